@@ -1,0 +1,47 @@
+"""What an engine under test can do, and how it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from accuracy_core.schemas import EngineSpec, ReplayRequest, ReplayResult
+
+#: called after each finished request with (done, total)
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """Probed, never assumed. A missing capability leads to a fallback or to *not measured*."""
+
+    forced_decode: bool = False
+    raw_logits: bool = False
+    kv_cache: bool = False
+    hooks: bool = False
+    prompt_logprobs: bool = False
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+@runtime_checkable
+class TargetEngine(Protocol):
+    """A loaded engine. Use it as a context manager: leaving it ends every process it started.
+
+    `replay` raises EngineDiedError when the engine is gone; a request that fails by itself comes back with
+    `ReplayResult.error` set and the others go on.
+    """
+
+    name: str
+    spec: EngineSpec
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def replay(self, requests: Sequence[ReplayRequest], on_progress: Progress | None = None) -> list[ReplayResult]: ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> TargetEngine: ...
+
+    def __exit__(self, *exc: object) -> None: ...

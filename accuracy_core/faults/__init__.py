@@ -1,0 +1,1 @@
+"""Registry of faults that can be injected into a target on purpose."""

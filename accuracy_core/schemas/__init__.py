@@ -1,0 +1,33 @@
+"""Schemas that the parts share: versioned pydantic models, JSON on disk."""
+
+from accuracy_core.schemas.base import Part, Schema, canonical_json, fingerprint
+from accuracy_core.schemas.culprit import Culprit
+from accuracy_core.schemas.deviated_prompt import DeviatedPrompt, DeviatedPrompts
+from accuracy_core.schemas.engine_spec import EngineSpec, Platform
+from accuracy_core.schemas.fault_spec import FaultSpec
+from accuracy_core.schemas.finding import Finding, Severity
+from accuracy_core.schemas.prompt_analysis_status import PluginStatus, PromptAnalysisStatus
+from accuracy_core.schemas.prompt_result import GuardHit, Phase, PromptResult, RouteResult, RowMetrics
+from accuracy_core.schemas.replay import CaptureSpec, ReplayRequest, ReplayResult
+from accuracy_core.schemas.report_section import ReportSection, Tab
+from accuracy_core.schemas.run_dir import RunDir, write_text
+from accuracy_core.schemas.run_parameters import EvalParameters, PromptParameters, RunParameters
+from accuracy_core.schemas.stage_record import StageRecord
+from accuracy_core.schemas.task_status import (
+    PairedTest,
+    ResultsSummary,
+    SampleRecord,
+    ScoreRow,
+    TaskStatus,
+    ThresholdResult,
+)
+from accuracy_core.schemas.tolerances import Aggregate, Guards, Tolerances
+
+__all__ = [
+    "Aggregate", "CaptureSpec", "Culprit", "DeviatedPrompt", "DeviatedPrompts", "EngineSpec", "EvalParameters",
+    "FaultSpec", "Finding", "GuardHit", "Guards", "PairedTest", "Part", "Phase", "Platform", "PluginStatus",
+    "PromptAnalysisStatus", "PromptParameters", "PromptResult", "ReplayRequest", "ReplayResult", "ReportSection",
+    "ResultsSummary", "RouteResult", "RowMetrics", "RunDir", "RunParameters", "SampleRecord", "Schema", "ScoreRow",
+    "Severity", "StageRecord", "Tab", "TaskStatus", "ThresholdResult", "Tolerances", "canonical_json", "fingerprint",
+    "write_text",
+]  # fmt: skip

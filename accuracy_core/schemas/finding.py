@@ -1,0 +1,24 @@
+"""A typed finding of preflight or triage."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from accuracy_core.outcome import Outcome
+from accuracy_core.schemas.base import Schema
+
+
+class Severity(StrEnum):
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Finding(Schema):
+    check: str
+    severity: Severity
+    evidence: str
+    fix: str = ""
+    outcome: Outcome = Field(Outcome.CONFIGURATION, description="what kind of problem it is")

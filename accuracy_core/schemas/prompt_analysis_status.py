@@ -1,0 +1,38 @@
+"""Summary of prompt analysis over all prompts and plugins."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from accuracy_core.outcome import Outcome, Verdict
+from accuracy_core.schemas.base import Part, Schema
+from accuracy_core.schemas.culprit import Culprit
+from accuracy_core.schemas.finding import Finding
+from accuracy_core.schemas.prompt_result import GuardHit, Phase, RouteResult
+
+
+class PluginStatus(Part):
+    """One plugin over all prompts."""
+
+    plugin: str
+    outcome: Outcome = Outcome.NUMERICS
+    verdict: Verdict | None = None
+    routes: list[RouteResult] = Field(default_factory=list)
+    worst: GuardHit | None = Field(None, description="worst guard hit: prompt and token")
+    aggregates: dict[str, float] = Field(default_factory=dict)
+    per_prompt: dict[str, Verdict | None] = Field(default_factory=dict, description="prompt index -> verdict")
+    errors: dict[str, str] = Field(default_factory=dict, description="prompt index, or `plugin`, -> error")
+
+
+class PromptAnalysisStatus(Schema):
+    """`prompt_analysis/analysis.json`. Two calls into one directory merge their `plugins`."""
+
+    outcome: Outcome = Outcome.NUMERICS
+    verdict: Verdict | None = None
+    phase: Phase = Phase.NONE
+    n_prompts: int = 0
+    curated: bool = False
+    plugins: dict[str, PluginStatus] = Field(default_factory=dict)
+    culprit: Culprit | None = None
+    findings: list[Finding] = Field(default_factory=list)
+    engine: dict[str, str] = Field(default_factory=dict, description="what the target reported about itself")

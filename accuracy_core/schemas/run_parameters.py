@@ -1,0 +1,67 @@
+"""Parameters of the main flow: the form in the Prefect UI and the schema of its API."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, JsonValue, model_validator
+
+from accuracy_core.schemas.base import Part, Schema
+from accuracy_core.schemas.engine_spec import EngineSpec
+
+ThresholdSpec = float | dict[str, float]
+
+
+class EvalParameters(Part):
+    """The task evaluation."""
+
+    tasks: list[str] = Field(default_factory=lambda: ["assay_suite"], min_length=1, description="lm-eval task names")
+    include_path: str | None = Field(None, description="directory with further task YAML files")
+    limit: int | None = Field(None, ge=1, description="documents per task; empty: all of them")
+    num_fewshot: int | None = Field(None, ge=0, description="few-shot examples; empty: the task's own number")
+    chat: bool = Field(False, description="use the chat endpoint with the checkpoint's template")
+    system_prompt: str | None = None
+    num_concurrent: int = Field(8, ge=1, le=512, description="requests in flight")
+    gen_kwargs: dict[str, JsonValue] = Field(default_factory=dict, description="generation arguments, e.g. temperature")
+    request_timeout_s: float = Field(300, gt=0, description="time limit of one request")
+    seed: int = 1234
+    results: str | None = Field(None, description="analyse this existing lm-eval output instead of running one")
+    reference_results: str | None = Field(None, description="lm-eval output of a trusted run, for paired tests")
+
+
+class PromptParameters(Part):
+    """The prompt analysis."""
+
+    plugins: list[str] = Field(default_factory=lambda: ["logit_validation"], min_length=1)
+    max_prompts: int = Field(3, ge=1, le=1000, description="deviated prompts to analyse, worst first")
+    output_length: int = Field(16, ge=1, le=4096, description="tokens replayed per prompt")
+    prompts: list[str] | None = Field(None, description="analyse these texts instead of deviated prompts")
+    tolerances: str | None = Field(None, description="tolerances.toml or calibration.json to use")
+
+
+class RunParameters(Schema):
+    """One run of the accuracy debugger."""
+
+    engine: EngineSpec = Field(default_factory=lambda: EngineSpec(model="embedded"))
+    thresholds: dict[str, ThresholdSpec] = Field(
+        default_factory=dict, description="`metric,filter` or `task/metric,filter` -> minimum, or a rule"
+    )
+    evaluation: EvalParameters = Field(default_factory=EvalParameters)
+    prompt_analysis: PromptParameters = Field(default_factory=PromptParameters)
+    output_dir: str = Field("runs/latest", min_length=1, description="run directory, local or s3://")
+    stages: list[Literal["evaluate", "task_analysis", "prompt_analysis", "report"]] = Field(
+        default_factory=lambda: ["evaluate", "task_analysis", "prompt_analysis", "report"],
+        description="stages to run; the others' files are taken from the run directory",
+    )
+    server_port: int | None = Field(None, ge=1, le=65535, description="port of the server; empty: a free one")
+    startup_timeout_s: float = Field(600, gt=0, description="longest wait for the engine to come up")
+    device_timeout_s: float = Field(3600, ge=0, description="longest wait for the device cores")
+    goldens_dir: str | None = Field(None, description="root of the golden cache")
+
+    @model_validator(mode="after")
+    def _something_to_do(self) -> RunParameters:
+        if not self.stages:
+            raise ValueError("stages is empty: nothing to do")
+        if self.prompt_analysis.prompts is not None and not self.prompt_analysis.prompts:
+            raise ValueError("prompts is an empty list: give at least one prompt, or none at all for deviated ones")
+        return self
