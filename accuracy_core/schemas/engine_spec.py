@@ -29,7 +29,7 @@ _OWN_ARGUMENTS = (
 
 
 class EngineSpec(Schema):
-    """Target under test. Every vLLM engine argument can be given: the common ones as fields, the rest in `engine_args`."""
+    """Target under test. Every vLLM engine argument can be given: common ones as fields, the rest in `engine_args`."""
 
     engine: str = Field("vllm", description="name in the engine registry: vllm or transformers")
     platform: Platform = Field(Platform.CPU, description="device family")
@@ -77,7 +77,7 @@ class EngineSpec(Schema):
         fields: dict[str, Any] = {}
         extra: dict[str, Any] = dict(server.get("engine_args", {}))
         for key, value in server.items():
-            name = _ALIASES.get(key, key)
+            name = _ALIASES.get(str(key), str(key))
             if name == "engine_args":
                 continue
             (fields if name in cls.model_fields else extra)[name] = value
@@ -94,4 +94,4 @@ class EngineSpec(Schema):
 
     def redacted(self) -> EngineSpec:
         """A copy that may be written down: values in `env` are replaced."""
-        return self.model_copy(update={"env": {key: "<set>" for key in self.env}})
+        return self.model_copy(update={"env": dict.fromkeys(self.env, "<set>")})

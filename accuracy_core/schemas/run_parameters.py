@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field, JsonValue, model_validator
 
 from accuracy_core.schemas.base import Part, Schema
 from accuracy_core.schemas.engine_spec import EngineSpec
 
+Stage = Literal["evaluate", "task_analysis", "prompt_analysis", "report"]
 ThresholdSpec = float | dict[str, float]
 
 
@@ -49,8 +50,8 @@ class RunParameters(Schema):
     evaluation: EvalParameters = Field(default_factory=EvalParameters)
     prompt_analysis: PromptParameters = Field(default_factory=PromptParameters)
     output_dir: str = Field("runs/latest", min_length=1, description="run directory, local or s3://")
-    stages: list[Literal["evaluate", "task_analysis", "prompt_analysis", "report"]] = Field(
-        default_factory=lambda: ["evaluate", "task_analysis", "prompt_analysis", "report"],
+    stages: list[Stage] = Field(
+        default_factory=lambda: list(get_args(Stage)),
         description="stages to run; the others' files are taken from the run directory",
     )
     server_port: int | None = Field(None, ge=1, le=65535, description="port of the server; empty: a free one")

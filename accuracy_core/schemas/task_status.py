@@ -87,7 +87,7 @@ class TaskStatus(Schema):
 
 
 class ResultsSummary(Schema):
-    """`task_analysis/results_summary.json`: the samples, deviating ones first. Long texts may be cut here, never lost."""
+    """`task_analysis/results_summary.json`: the samples, deviating ones first."""
 
     deviating: list[SampleRecord] = Field(default_factory=list)
     matching: list[SampleRecord] = Field(default_factory=list)
