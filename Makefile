@@ -1,0 +1,32 @@
+# make demo            set everything up, run the main job on the embedded default, print verdict and report
+# make demo FAULT=…    the same with a fault injected into the engine: mlp-scale, kv-slot
+# make test            set everything up, run all tests
+PYTHON ?= python3
+FAULT ?=
+OUTPUT ?= runs/demo$(if $(FAULT),-$(FAULT))
+PYTEST_ARGS ?=
+
+.PHONY: setup demo test test-fast lint types clean
+
+setup:
+	@$(PYTHON) tools/setup_environments.py
+
+demo: setup
+	@.venv/bin/assay run --output $(OUTPUT) $(if $(FAULT),--fault $(FAULT)) || exit $$?
+
+test: setup
+	.venv/bin/python -m pytest $(PYTEST_ARGS)
+
+test-fast: setup
+	.venv/bin/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+lint: setup
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/lint-imports
+
+types: setup
+	.venv/bin/mypy
+
+clean:
+	rm -rf .venv .venv-engine runs build
