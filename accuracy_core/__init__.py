@@ -1,0 +1,46 @@
+"""Assay's core: is an inference engine numerically right, and if not, which module made it wrong?
+
+The public names below load what they need when they are first used: `import accuracy_core` is fast.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOME = {
+    "DEFAULT_TOLERANCE_MAP": "accuracy_core.numerics",
+    "MultiPromptValidationResult": "accuracy_core.logits",
+    "logit_validation": "accuracy_core.logits",
+    "multi_prompt_logit_validation": "accuracy_core.logits",
+    "visualize_logit_results": "accuracy_core.logits.logit_visualization",
+    "visualize_logits": "accuracy_core.logits.logit_visualization",
+    "generate_three_way_reference_logits": "accuracy_core.goldens",
+    "get_cached_reference_goldens": "accuracy_core.goldens",
+    "get_or_compute_goldens": "accuracy_core.goldens",
+    "LmEvalAnalyzer": "accuracy_core.evals",
+    "run_accuracy_gsm8k_cot": "accuracy_core.evals",
+    "run_lm_eval": "accuracy_core.evals",
+    "run_task_analysis": "accuracy_core.evals",
+    "PLUGIN_REGISTRY": "accuracy_core.prompts",
+    "LogitValPlugin": "accuracy_core.prompts",
+    "PromptPlugin": "accuracy_core.prompts",
+    "run_prompt_analysis": "accuracy_core.prompts",
+    "generate_report": "accuracy_core.report",
+    "EngineSpec": "accuracy_core.schemas",
+    "open_engine": "accuracy_core.engines.registry",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        home = _HOME[name]
+    except KeyError:
+        raise AttributeError(f"module 'accuracy_core' has no attribute {name!r}") from None
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

@@ -88,9 +88,13 @@ class EngineSpec(Schema):
                 f"server_config is not usable: {error}", fix="see EngineSpec for the fields"
             ) from error
 
-    def identity(self) -> str:
-        """sha256 over everything that may change a result. The values of `env` are hashed here, never stored."""
-        return fingerprint(self.model_dump(mode="json", exclude={"schema_version", "python"}))
+    def identity(self, model_fingerprint: str) -> str:
+        """sha256 over everything that may change a result: the checkpoint's content instead of its path, all else as is.
+
+        Values of `env` go into the hash and are never stored.
+        """
+        spec = self.model_dump(mode="json", exclude={"schema_version", "python", "model"})
+        return fingerprint({"spec": spec, "model": model_fingerprint})
 
     def redacted(self) -> EngineSpec:
         """A copy that may be written down: values in `env` are replaced."""

@@ -1,0 +1,69 @@
+"""Stage 1: lm-eval against the engine's server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from accuracy_core.errors import InfrastructureError, NotMeasuredError
+from accuracy_core.pipeline import progress
+from accuracy_core.pipeline.run import Run
+from accuracy_core.pipeline.session import EvaluationSession
+from accuracy_core.pipeline.stages import recorded
+from accuracy_core.schemas import fingerprint
+
+STAGE = "evaluate"
+
+
+def evaluate(run: Run, session: EvaluationSession) -> dict[str, float]:
+    """Run the tasks of `run` against the session's server. Returns `{"task/metric,filter": score}`.
+
+    Results and samples are written under `eval_results/` in lm-eval's own format. Raises InfrastructureError, with how
+    far it got and the end of the server's log, when the server or a request fails.
+    """
+    from accuracy_core.evals import run_lm_eval
+
+    parameters = run.parameters.evaluation
+    inputs = {"target": run.target_identity, "evaluation": parameters.model_dump(mode="json")}
+    with recorded(run.run_dir, STAGE, inputs, ["eval_results"]):
+        server = session.server()
+        try:
+            result = run_lm_eval(
+                parameters.tasks,
+                base_url=server.base_url,
+                model=server.model_name,
+                tokenizer=run.tokenizer,
+                results_dir=local_path(run.run_dir.eval_results),
+                include_path=parameters.include_path,
+                limit=parameters.limit,
+                num_fewshot=parameters.num_fewshot,
+                gen_kwargs=parameters.gen_kwargs,
+                chat=parameters.chat,
+                system_prompt=parameters.system_prompt,
+                num_concurrent=parameters.num_concurrent,
+                seed=parameters.seed,
+                request_timeout_s=parameters.request_timeout_s,
+                max_length=run.engine.max_model_len,
+                cache_dir=request_cache(),
+                cache_identity=fingerprint(inputs["target"]),
+                on_progress=progress.reporter(STAGE),
+            )
+        except InfrastructureError as error:
+            error.log_tail = error.log_tail or server.log_tail()
+            raise
+        return dict(result.scores)
+
+
+def local_path(path: object) -> Path:
+    """`path` as a local one. Raises NotMeasuredError for a remote run directory, which this stage cannot fill yet."""
+    if not isinstance(path, Path):
+        raise NotMeasuredError(
+            f"{path}: this stage writes to a local run directory only", fix="choose a local --output directory"
+        )
+    return path
+
+
+def request_cache() -> Path:
+    """Folder of lm-eval's request caches, one file per model content, engine spec and task."""
+    from accuracy_core.paths import cache_root
+
+    return cache_root() / "lm_eval"

@@ -1,0 +1,123 @@
+"""A run that was checked: everything that can be wrong with the parameters is found before anything expensive."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from pydantic import Field
+
+from accuracy_core.errors import ConfigurationError, NotMeasuredError
+from accuracy_core.pipeline.defaults import EMBEDDED, default_thresholds
+from accuracy_core.pipeline.versions import versions
+from accuracy_core.schemas import EngineSpec, RunDir, RunParameters, Schema
+
+
+class Run(Schema):
+    """`run_config.json`: parameters as given (values of `env` replaced), and what they resolved to."""
+
+    parameters: RunParameters
+    model_path: str
+    model_name: str = Field(description="name for display, and of the folder under eval_results")
+    model_fingerprint: str
+    target_identity: str = Field(description="sha256 over model content, engine spec and fault")
+    versions: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def run_dir(self) -> RunDir:
+        return RunDir.at(self.parameters.output_dir)
+
+    @property
+    def engine(self) -> EngineSpec:
+        """The engine's spec with the model resolved to a folder."""
+        return self.parameters.engine.model_copy(update={"model": self.model_path})
+
+    @property
+    def tokenizer(self) -> str:
+        return self.parameters.engine.tokenizer or self.model_path
+
+    def redacted(self) -> Run:
+        """A copy without secrets, for disk."""
+        parameters = self.parameters.model_copy(update={"engine": self.parameters.engine.redacted()})
+        return self.model_copy(update={"parameters": parameters})
+
+
+def resolve_run(parameters: RunParameters) -> Run:
+    """Check `parameters` and write `run_config.json`.
+
+    Raises ConfigurationError for: a missing model or one without a tokenizer, an unknown task, a threshold on a metric
+    that does not exist, an unknown plugin or fault, no engine interpreter, a port that is taken, an output directory that
+    cannot be written.
+    """
+    from accuracy_core.models import model_fingerprint, resolve_model
+
+    model_path = str(resolve_model(parameters.engine.model))
+    if parameters.engine.model == EMBEDDED and not parameters.thresholds:
+        parameters = parameters.model_copy(update={"thresholds": default_thresholds(parameters.evaluation.tasks)})
+    _check_plugins(parameters)
+    _check_tolerances(parameters)
+    _check_engine(parameters)
+    if "evaluate" in parameters.stages and parameters.evaluation.results is None:
+        _check_evaluation(parameters)
+    run_dir = RunDir.at(parameters.output_dir).create()
+    content = model_fingerprint(model_path)
+    run = Run(
+        parameters=parameters,
+        model_path=model_path,
+        model_name=Path(model_path).name,
+        model_fingerprint=content,
+        target_identity=parameters.engine.identity(content),
+        versions=versions(),
+    )
+    run_dir.write(run_dir.run_config, run.redacted())
+    return run
+
+
+def _check_plugins(parameters: RunParameters) -> None:
+    from accuracy_core.prompts import PLUGIN_REGISTRY
+
+    unknown = sorted(set(parameters.prompt_analysis.plugins) - set(PLUGIN_REGISTRY))
+    if unknown:
+        raise ConfigurationError(
+            f"unknown prompt plugin: {', '.join(unknown)}", fix=f"known plugins: {', '.join(sorted(PLUGIN_REGISTRY))}"
+        )
+
+
+def _check_tolerances(parameters: RunParameters) -> None:
+    if parameters.prompt_analysis.tolerances is not None:
+        from accuracy_core.schemas import Tolerances
+
+        Tolerances.load(Path(parameters.prompt_analysis.tolerances))
+
+
+def _check_engine(parameters: RunParameters) -> None:
+    from accuracy_core.engines.registry import check_spec
+
+    check_spec(parameters.engine)
+
+
+def _check_evaluation(parameters: RunParameters) -> None:
+    from accuracy_core.evals import check_tasks, check_thresholds
+
+    if parameters.engine.engine != "vllm":
+        raise NotMeasuredError(
+            f"engine {parameters.engine.engine!r} has no server: task evaluation cannot be measured with it",
+            fix="use --engine vllm, or pass existing lm-eval results with --results",
+        )
+    tasks, include = parameters.evaluation.tasks, parameters.evaluation.include_path
+    check_tasks(tasks, include)
+    check_thresholds(parameters.thresholds, tasks, include)
+    if parameters.server_port is not None:
+        _check_port(parameters.server_port)
+
+
+def _check_port(port: int) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ConfigurationError(
+                f"port {port} on 127.0.0.1 is taken: {error}",
+                fix="choose another --port, or leave it out for a free one",
+            ) from error

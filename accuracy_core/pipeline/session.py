@@ -1,0 +1,59 @@
+"""The device while an evaluation runs: cores leased, a server that can be started again, and a stop that is verified."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from accuracy_core.engines.cores import CoreLease, lease_cores
+from accuracy_core.engines.server import RunningServer, start_server
+from accuracy_core.pipeline import progress
+from accuracy_core.pipeline.run import Run
+
+
+class EvaluationSession:
+    """Context manager. Whatever happens inside, leaving it stops the server and gives the cores back."""
+
+    def __init__(self, run: Run, log_path: Path) -> None:
+        self.run = run
+        self.log_path = log_path
+        self._lease: CoreLease | None = None
+        self._server: RunningServer | None = None
+
+    def __enter__(self) -> EvaluationSession:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def server(self) -> RunningServer:
+        """The running server; started on first use, and again after it died."""
+        if self._server is not None:
+            if self._server.alive:
+                return self._server
+            self.stop()
+        parameters = self.run.parameters
+        progress.report("evaluate", message="waiting for the device")
+        self._lease = lease_cores(
+            self.run.engine, timeout_s=parameters.device_timeout_s, note=f"evaluation of {self.run.model_name}"
+        )
+        progress.report("evaluate", message="starting the server")
+        self._server = start_server(
+            self.run.engine,
+            self._lease,
+            log_path=self.log_path,
+            port=parameters.server_port,
+            startup_timeout_s=parameters.startup_timeout_s,
+            served_model_name=self.run.model_name,
+        )
+        return self._server
+
+    def stop(self) -> None:
+        """Stop the server and give the cores back. Raises InfrastructureError if anything of it is still alive."""
+        server, lease = self._server, self._lease
+        self._server = self._lease = None
+        try:
+            if server is not None:
+                server.stop()
+        finally:
+            if lease is not None:
+                lease.release()

@@ -1,0 +1,67 @@
+"""From command-line options to RunParameters."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from accuracy_core.errors import ConfigurationError
+from accuracy_core.schemas import RunParameters
+
+
+def parse_pairs(pairs: list[str], option: str) -> dict[str, Any]:
+    """`KEY=VALUE` words to a mapping; VALUE is JSON where it parses as such, else text.
+
+    The split is at the last `=`, for threshold keys may hold one. Raises ConfigurationError naming the word.
+    """
+    result: dict[str, Any] = {}
+    for pair in pairs:
+        key, separator, text = pair.rpartition("=")
+        if not separator or not key:
+            raise ConfigurationError(f"{option} {pair!r} is not KEY=VALUE")
+        if key in result:
+            raise ConfigurationError(f"{option} {key!r} is given twice")
+        try:
+            result[key] = json.loads(text)
+        except json.JSONDecodeError:
+            result[key] = text
+    return result
+
+
+def load_config(path: Path | None) -> dict[str, Any]:
+    """Parameters from a YAML or JSON file. Raises ConfigurationError if it is no mapping."""
+    if path is None:
+        return {}
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigurationError(f"cannot read the parameters in {path}: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigurationError(f"{path} holds no mapping of parameters")
+    return data
+
+
+def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`over` on top of `base`, mapping by mapping. None in `over` means: not given."""
+    merged = dict(base)
+    for key, value in over.items():
+        if isinstance(value, dict) and isinstance(merged.get(key), dict):
+            merged[key] = merge(merged[key], value)
+        elif value is not None and value != {}:
+            merged[key] = value
+    return merged
+
+
+def build_parameters(values: dict[str, Any]) -> RunParameters:
+    """Validate. Raises ConfigurationError with one readable line per problem."""
+    try:
+        return RunParameters.model_validate(values)
+    except ValidationError as error:
+        lines = [f"  {'.'.join(map(str, item['loc'])) or 'parameters'}: {item['msg']}" for item in error.errors()]
+        raise ConfigurationError(
+            "the parameters are not usable:\n" + "\n".join(lines), fix="see assay run --help"
+        ) from error

@@ -1,0 +1,106 @@
+"""`assay run`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from accuracy_core.errors import AssayError, ConfigurationError
+from accuracy_core.outcome import exit_code
+from accuracy_core.schemas import RunParameters
+from flows.cli.options import build_parameters, load_config, merge, parse_pairs
+
+Many = list[str]
+
+
+def run(
+    model: Annotated[str | None, typer.Option(help="HF folder or id; `embedded` is the bundled tiny model")] = None,
+    task: Annotated[Many | None, typer.Option(help="lm-eval task; may be repeated")] = None,
+    threshold: Annotated[
+        Many | None, typer.Option(help="`metric,filter=MIN` or `task/metric,filter=MIN`; may be repeated")
+    ] = None,
+    output: Annotated[str | None, typer.Option(help="run directory")] = None,
+    limit: Annotated[int | None, typer.Option(help="documents per task")] = None,
+    include_path: Annotated[str | None, typer.Option(help="directory with further task YAML files")] = None,
+    chat: Annotated[bool | None, typer.Option("--chat", help="use the chat endpoint and template")] = None,
+    results: Annotated[str | None, typer.Option(help="analyse this lm-eval output, run no evaluation")] = None,
+    reference_results: Annotated[str | None, typer.Option(help="lm-eval output of a trusted run")] = None,
+    prompt: Annotated[Many | None, typer.Option(help="analyse this text instead of deviated prompts")] = None,
+    max_prompts: Annotated[int | None, typer.Option(help="deviated prompts to analyse")] = None,
+    output_length: Annotated[int | None, typer.Option(help="tokens replayed per prompt")] = None,
+    engine: Annotated[str | None, typer.Option(help="vllm or transformers")] = None,
+    platform: Annotated[str | None, typer.Option(help="cpu, cuda or neuron")] = None,
+    dtype: Annotated[str | None, typer.Option(help="dtype of the target")] = None,
+    tp: Annotated[int | None, typer.Option(help="tensor parallel size")] = None,
+    max_model_len: Annotated[int | None, typer.Option(help="longest prompt plus output")] = None,
+    engine_arg: Annotated[Many | None, typer.Option(help="any vLLM engine argument, KEY=VALUE")] = None,
+    engine_python: Annotated[str | None, typer.Option(help="interpreter of the engine's environment")] = None,
+    fault: Annotated[str | None, typer.Option(help="inject this fault, to see it found")] = None,
+    stage: Annotated[Many | None, typer.Option(help="run only these stages; may be repeated")] = None,
+    port: Annotated[int | None, typer.Option(help="port of the server")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML or JSON file of parameters; options override it")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="show Prefect's log")] = False,
+) -> None:
+    """Evaluate a model on an engine, replay what went wrong, and say whether the numerics are to blame.
+
+    Exit code: 0 passed, 2 accuracy, 3 configuration, 1 anything else.
+    """
+    console = Console(stderr=False)
+    try:
+        values = load_config(config)
+        values = merge(
+            values,
+            {
+                "engine": _given(
+                    model=model, engine=engine, platform=platform, dtype=dtype, tensor_parallel_size=tp,
+                    max_model_len=max_model_len, python=engine_python,
+                    engine_args=parse_pairs(engine_arg or [], "--engine-arg"),
+                    fault={"name": fault} if fault else None,
+                ),
+                "evaluation": _given(
+                    tasks=task, limit=limit, include_path=include_path, chat=chat, results=results,
+                    reference_results=reference_results,
+                ),
+                "prompt_analysis": _given(max_prompts=max_prompts, output_length=output_length, prompts=prompt),
+                "thresholds": parse_pairs(threshold or [], "--threshold"),
+                "stages": stage,
+                "output_dir": output,
+                "server_port": port,
+            },
+        )  # fmt: skip
+        values["engine"] = {"model": "embedded", **values.get("engine", {})}
+        parameters = build_parameters(values)
+    except ConfigurationError as error:
+        from flows.cli.console import show_error
+
+        show_error(console, error)
+        raise typer.Exit(exit_code(error.outcome, None)) from None
+    raise typer.Exit(execute(parameters, console, verbose))
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None and value != {}}
+
+
+def execute(parameters: RunParameters, console: Console, verbose: bool) -> int:
+    """Check the parameters, then run the flow. Returns the exit code."""
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "INFO" if verbose else "ERROR")
+    from accuracy_core.pipeline.run import resolve_run
+    from flows.cli.console import live_progress, show_conclusion, show_error
+
+    try:
+        with console.status("checking the parameters"):
+            resolve_run(parameters)
+    except AssayError as error:
+        show_error(console, error)
+        return exit_code(error.outcome, None)
+    with live_progress(console):
+        from flows.accuracy_debugger import run_here
+
+        conclusion, report = run_here(parameters)
+    show_conclusion(console, conclusion, report)
+    return conclusion.exit_code
