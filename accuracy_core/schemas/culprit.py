@@ -20,3 +20,4 @@ class Culprit(Schema):
     evidence: list[str] = Field(default_factory=list)
     suspects: list[str] = Field(default_factory=list, description="what to look at next, in order")
     confirmed: bool | None = None
+    next_command: str = Field("", description="what to do next, as text or a command to copy")

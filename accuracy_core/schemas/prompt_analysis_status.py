@@ -36,3 +36,4 @@ class PromptAnalysisStatus(Schema):
     culprit: Culprit | None = None
     findings: list[Finding] = Field(default_factory=list)
     engine: dict[str, str] = Field(default_factory=dict, description="what the target reported about itself")
+    log_tail: str = Field("", description="end of the engine's log when it died")

@@ -1,0 +1,288 @@
+"""What a run says as a whole: one outcome, one verdict, one banner, one exit code."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from accuracy_core.errors import AssayError
+from accuracy_core.outcome import Banner, ExitCode, Outcome, Verdict, banner, exit_code
+from accuracy_core.prompts.triage import phase_text
+from accuracy_core.prompts.triage_tree import load_triage_tree
+from accuracy_core.schemas import Culprit, Phase, PromptAnalysisStatus, Schema, TaskStatus
+
+State = Literal["Completed", "AccuracyFailed", "ConfigurationFailed", "NotMeasured", "Crashed"]
+
+NO_CULPRIT = "score below threshold, no numerical culprit"
+
+
+class Conclusion(Schema):
+    """The decision over all stages. `verdict` is None unless numerics were judged in full."""
+
+    outcome: Outcome
+    verdict: Verdict | None = None
+    banner: Banner
+    headline: str
+    notes: list[str] = Field(default_factory=list)
+    fix: str = ""
+    log_tail: str = ""
+    culprit: Culprit | None = None
+    suspects: list[str] = Field(default_factory=list)
+    next_command: str = ""
+    score_passed: bool | None = None
+    numerics_verdict: Verdict | None = None
+    curated: bool = False
+    state: State
+    exit_code: int
+
+
+def conclude(
+    task_status: TaskStatus | None,
+    analysis: PromptAnalysisStatus | None,
+    *,
+    error: BaseException | None = None,
+    skipped: Sequence[str] = (),
+) -> Conclusion:
+    """Decide what a run says.
+
+    `task_status` or `analysis` None means: that stage left no result. `error` is what ended the run early. `skipped`
+    names stages that were left out on purpose. A proven numerical failure is never hidden by a later breakdown;
+    everything else gives way to it, since a run that broke down has not said what it was asked.
+    """
+    numerics = analysis.verdict if analysis is not None else None
+    if numerics is not Verdict.FAIL:
+        if error is not None:
+            return _broken(task_status, analysis, *_describe(error))
+        for stage in (task_status, analysis):
+            if stage is not None and stage.outcome in (Outcome.CONFIGURATION, Outcome.INFRASTRUCTURE):
+                return _broken(task_status, analysis, stage.outcome, _why(stage), "", getattr(stage, "log_tail", ""))
+    return _measured(task_status, analysis, error, list(skipped))
+
+
+def _measured(
+    task: TaskStatus | None, analysis: PromptAnalysisStatus | None, error: BaseException | None, skipped: list[str]
+) -> Conclusion:
+    score = task.passed if task is not None else None
+    numerics = analysis.verdict if analysis is not None else None
+    notes = _notes(task, analysis)
+    if error is not None:
+        notes.append(f"the run ended early: {_describe(error)[1]}")
+    gaps = _gaps(task, analysis, skipped)
+    if numerics is Verdict.FAIL:
+        assert analysis is not None
+        return _numerics(
+            Verdict.FAIL, task, analysis, notes + gaps, _culprit_headline("numerics fail", analysis.culprit)
+        )
+    if score is False:
+        return _score_failed(task, analysis, notes + gaps)
+    if numerics is Verdict.SUSPECT:
+        assert analysis is not None
+        headline = _culprit_headline("suspect: a guard fired, although the documented rule passes", analysis.culprit)
+        return _numerics(Verdict.SUSPECT, task, analysis, notes + gaps, headline)
+    if gaps:
+        return _not_measured(task, analysis, notes, gaps, passed=score is True or numerics is Verdict.PASS)
+    assert analysis is not None
+    return _numerics(Verdict.PASS, task, analysis, notes, _pass_headline(task, analysis))
+
+
+def _numerics(
+    verdict: Verdict, task: TaskStatus | None, analysis: PromptAnalysisStatus | None, notes: list[str], headline: str
+) -> Conclusion:
+    culprit = analysis.culprit if analysis is not None and verdict is not Verdict.PASS else None
+    return Conclusion(
+        outcome=Outcome.NUMERICS,
+        verdict=verdict,
+        banner=banner(Outcome.NUMERICS, verdict),
+        headline=headline,
+        notes=notes,
+        culprit=culprit,
+        suspects=list(culprit.suspects) if culprit else [],
+        next_command=culprit.next_command if culprit else "",
+        state="Completed" if verdict is Verdict.PASS else "AccuracyFailed",
+        exit_code=exit_code(Outcome.NUMERICS, verdict),
+        **_common(task, analysis),
+    )
+
+
+def _score_failed(task: TaskStatus | None, analysis: PromptAnalysisStatus | None, notes: list[str]) -> Conclusion:
+    assert task is not None
+    numerics = analysis.verdict if analysis is not None else None
+    detail = _missed_thresholds(task)
+    if numerics is Verdict.PASS:
+        # Clean on every analysed prompt: the engine is not where to look next, so nothing there is blamed.
+        clean = next(node for node in load_triage_tree().node if node.id == "pass")
+        notes = notes + _paired_notes(task)
+        base = _numerics(Verdict.FAIL, task, None, notes, f"{NO_CULPRIT} ({detail})")
+        return base.model_copy(
+            update={"suspects": list(clean.suspects), "next_command": clean.next, **_common(task, analysis)}
+        )
+    if numerics is Verdict.SUSPECT:
+        headline = f"score below threshold ({detail}), and a guard fired on the numerics"
+        return _numerics(Verdict.FAIL, task, analysis, notes, headline)
+    return _numerics(Verdict.FAIL, task, analysis, notes, f"score below threshold ({detail}); numerics not measured")
+
+
+def _not_measured(
+    task: TaskStatus | None, analysis: PromptAnalysisStatus | None, notes: list[str], gaps: list[str], *, passed: bool
+) -> Conclusion:
+    # An error inside a stage that ran is not the same as a stage left out on purpose: it must not exit with 0.
+    complete = passed and not _errors(analysis)
+    return Conclusion(
+        outcome=Outcome.NOT_MEASURED,
+        banner=Banner.GREY,
+        headline="not measured: " + "; ".join(gaps),
+        notes=notes + (["what was measured, passed"] if passed else []),
+        state="Completed" if complete else "NotMeasured",
+        exit_code=ExitCode.PASSED if complete else ExitCode.ERROR,
+        **_common(task, analysis),
+    )
+
+
+def _broken(
+    task: TaskStatus | None,
+    analysis: PromptAnalysisStatus | None,
+    outcome: Outcome,
+    message: str,
+    fix: str,
+    log_tail: str,
+) -> Conclusion:
+    notes = _notes(task, analysis)
+    if task is not None and task.passed is False:
+        notes.insert(0, f"before that: score below threshold ({_missed_thresholds(task)})")
+    prefix = {Outcome.CONFIGURATION: "wrong set-up", Outcome.INFRASTRUCTURE: "infrastructure"}.get(
+        outcome, "not measured"
+    )
+    states: dict[Outcome, State] = {
+        Outcome.CONFIGURATION: "ConfigurationFailed",
+        Outcome.INFRASTRUCTURE: "Crashed",
+    }
+    return Conclusion(
+        outcome=outcome,
+        banner=Banner.GREY,
+        headline=f"{prefix}: {message}",
+        notes=notes,
+        fix=fix,
+        log_tail=log_tail,
+        state=states.get(outcome, "NotMeasured"),
+        exit_code=exit_code(outcome, None),
+        **_common(task, analysis),
+    )
+
+
+def _common(task: TaskStatus | None, analysis: PromptAnalysisStatus | None) -> dict[str, object]:
+    return {
+        "score_passed": task.passed if task is not None else None,
+        "numerics_verdict": analysis.verdict if analysis is not None else None,
+        "curated": analysis.curated if analysis is not None else False,
+    }
+
+
+def _describe(error: BaseException) -> tuple[Outcome, str, str, str]:
+    """Outcome, message, fix and log tail. Whatever was not raised on purpose counts as infrastructure."""
+    if isinstance(error, AssayError):
+        return error.outcome, error.message, error.fix, str(getattr(error, "log_tail", ""))
+    if isinstance(error, KeyboardInterrupt):
+        return Outcome.INFRASTRUCTURE, "interrupted", "", ""
+    return Outcome.INFRASTRUCTURE, f"{type(error).__name__}: {error}", "", ""
+
+
+def _why(stage: TaskStatus | PromptAnalysisStatus) -> str:
+    if isinstance(stage, TaskStatus):
+        return "; ".join(stage.warnings) or "the evaluation could not be used"
+    texts = [f"{name}: {text}" for name, plugin in stage.plugins.items() for text in plugin.errors.values()]
+    texts += [finding.evidence for finding in stage.findings if finding.outcome is stage.outcome]
+    return "; ".join(dict.fromkeys(texts)) or "prompt analysis did not finish"
+
+
+def _errors(analysis: PromptAnalysisStatus | None) -> list[str]:
+    if analysis is None:
+        return []
+    return [
+        f"{name}, {'plugin' if key == 'plugin' else f'prompt {key}'}: {text}"
+        for name, plugin in analysis.plugins.items()
+        for key, text in plugin.errors.items()
+    ]
+
+
+def _gaps(task: TaskStatus | None, analysis: PromptAnalysisStatus | None, skipped: list[str]) -> list[str]:
+    """What was asked and has no answer. A run without any threshold was not asked to judge scores."""
+    gaps = [f"stage {name} was skipped" for name in skipped]
+    named = " ".join(skipped)
+    if task is None and "task_analysis" not in named and "evaluate" not in named:
+        gaps.append("no task analysis")
+    elif task is not None and task.passed is None and (task.thresholds or task.outcome is Outcome.NOT_MEASURED):
+        gaps.append("; ".join(task.warnings) or "the scores could not be judged")
+    if analysis is None and "prompt_analysis" not in named:
+        gaps.append("no prompt analysis")
+    elif analysis is not None and (analysis.verdict is None or analysis.outcome is Outcome.NOT_MEASURED):
+        gaps.append("numerics: " + ("; ".join(_errors(analysis)) or "nothing was compared"))
+    elif analysis is not None:
+        gaps += _errors(analysis)
+        gaps += [
+            f"{name} not measured"
+            for name, plugin in analysis.plugins.items()
+            if plugin.verdict is None and not plugin.errors
+        ]
+    return gaps
+
+
+def _notes(task: TaskStatus | None, analysis: PromptAnalysisStatus | None) -> list[str]:
+    notes: list[str] = []
+    if analysis is not None:
+        if analysis.curated:
+            notes.append("no sample deviated: curated prompts were analysed instead")
+        for plugin in analysis.plugins.values():
+            failed = [route.route for route in plugin.routes if route.passed is False]
+            passed = [route.route for route in plugin.routes if route.passed]
+            if plugin.verdict is Verdict.PASS and failed and passed:
+                notes.append(
+                    f"{plugin.plugin}: informative deviations, {', '.join(failed)} not met, "
+                    f"passed through {', '.join(passed)}; no guard fired"
+                )
+        notes += [finding.evidence for finding in analysis.findings]
+    if task is not None:
+        if task.passed is None and not task.thresholds:
+            notes.append("no threshold was given: scores are reported, not judged")
+        notes += task.warnings
+    return list(dict.fromkeys(notes))
+
+
+def _paired_notes(task: TaskStatus) -> list[str]:
+    notes = []
+    for test in task.paired:
+        notes.append(
+            f"paired with the reference, {test.key}: {test.n_worse} worse, {test.n_better} better of {test.n}, "
+            f"difference {test.difference:+.3f} (McNemar p = {test.mcnemar_p:.3g})"
+        )
+    return notes or ["no reference results: without a paired test nobody knows what the reference scores"]
+
+
+def _missed_thresholds(task: TaskStatus) -> str:
+    missed = []
+    for result in task.thresholds:
+        if not result.passed:
+            numbers = "" if math.isnan(result.value) else f" {result.value:.4g}, bound {result.bound:.4g}"
+            missed.append(f"{result.key or result.given_key}{numbers}")
+    return "; ".join(missed) or "thresholds not met"
+
+
+def _culprit_headline(text: str, culprit: Culprit | None) -> str:
+    if culprit is None:
+        return text
+    parts = [] if culprit.phase is Phase.NONE else [f"phase {phase_text(culprit.phase)}"]
+    for name in ("module", "layer", "head", "position"):
+        value = getattr(culprit, name)
+        if value is not None:
+            parts.append(f"{name} {value}")
+    return f"{text}: {', '.join(parts)}" if parts else text
+
+
+def _pass_headline(task: TaskStatus | None, analysis: PromptAnalysisStatus) -> str:
+    what = "curated prompts" if analysis.curated else "analysed prompts"
+    numbers = f"numerics pass on all {analysis.n_prompts} {what}"
+    if task is not None and task.passed:
+        return f"score met, {numbers}"
+    return numbers

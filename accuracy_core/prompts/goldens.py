@@ -1,0 +1,45 @@
+"""Goldens of the prepared prompts, for the target's dtype. Needs no device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from accuracy_core.prompts.context import Goldens
+from accuracy_core.prompts.prepared import PreparedPrompts
+from accuracy_core.schemas import EngineSpec
+
+
+def compute_goldens(
+    prepared: PreparedPrompts,
+    spec: EngineSpec,
+    output_length: int,
+    *,
+    tokenizer: Any = None,
+    goldens_dir: str | Path | None = None,
+) -> Goldens:
+    """FP32 greedy logits and target-dtype teacher-forced logits of all prompts: one load per dtype, through the cache.
+
+    `fp32_logits`, `dtype_logits`: lists with one float tensor (output_length, 1, vocab) per prompt; `input_ids`. Raises
+    ReferenceError_ when the reference itself is unusable, ConfigurationError when the checkpoint is.
+    """
+    from accuracy_core.goldens import get_cached_reference_goldens
+    from accuracy_core.models import resolve_model
+
+    checkpoint = str(resolve_model(spec.model))
+    extra = {"cache_dir": str(goldens_dir)} if goldens_dir is not None else {}
+    return get_cached_reference_goldens(
+        model_id=spec.model,
+        model_checkpoint=checkpoint,
+        model_config=None,
+        tokenizer=tokenizer,
+        prompts=prepared.token_ids(),
+        output_length=output_length,
+        dtype=reference_dtype(spec),
+        **extra,
+    )
+
+
+def reference_dtype(spec: EngineSpec) -> str:
+    """Dtype of the expected reference: the target's; `auto` is taken as bfloat16."""
+    return "bfloat16" if spec.dtype == "auto" else spec.dtype

@@ -1,0 +1,322 @@
+"""Prompt analysis: prompts, goldens, one engine, plugins, one summary."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from accuracy_core.engines.protocol import TargetEngine
+from accuracy_core.errors import AssayError, ConfigurationError, InfrastructureError, NotMeasuredError
+from accuracy_core.outcome import Outcome
+from accuracy_core.prompts.context import Goldens, PluginContext, PromptProgress, no_progress
+from accuracy_core.prompts.engine_session import EngineFactory, make_generate_fn, shared_engine
+from accuracy_core.prompts.goldens import compute_goldens, reference_dtype
+from accuracy_core.prompts.merge import merge_status, number_prompts, target_fingerprint
+from accuracy_core.prompts.plugin import PromptPlugin
+from accuracy_core.prompts.prepare import PromptsInput, prepare_prompts
+from accuracy_core.prompts.prepared import PreparedPrompts
+from accuracy_core.prompts.registry import make_plugins
+from accuracy_core.prompts.result import PromptAnalysisResult
+from accuracy_core.prompts.text_report import prompt_report
+from accuracy_core.prompts.tokens import load_tokenizer
+from accuracy_core.prompts.triage import triage
+from accuracy_core.schemas import (
+    Culprit,
+    EngineSpec,
+    Finding,
+    Phase,
+    PluginStatus,
+    PromptAnalysisStatus,
+    PromptResult,
+    RunDir,
+    Severity,
+    Tolerances,
+    write_text,
+)
+
+
+def run_prompt_analysis(
+    server_config: Mapping[str, Any] | EngineSpec,
+    prompts: PromptsInput,
+    plugin_steps: Sequence[str | PromptPlugin],
+    output_dir: str | os.PathLike[str] | RunDir,
+    output_length: int = 16,
+    *,
+    tokenizer: Any = None,
+    max_prompts: int | None = None,
+    tolerances: Tolerances | None = None,
+    goldens: Goldens | None = None,
+    goldens_dir: str | Path | None = None,
+    engine: TargetEngine | None = None,
+    engine_factory: EngineFactory | None = None,
+    lease: Any = None,
+    fresh: bool = False,
+    progress: PromptProgress = no_progress,
+) -> PromptAnalysisResult:
+    """Analyse prompts with plugins; results appear under `output_dir/prompt_analysis/`.
+
+    Goldens are computed before the engine is opened, one load per dtype for all prompts, unless `goldens` are given.
+    One engine serves all plugins that share it: `engine` if given (left open), else one that is opened under `lease`
+    and closed again. A second call into the same directory merges; `fresh` replaces what is there.
+
+    Raises ConfigurationError before any work for a wrong set-up (empty prompts, a prompt longer than max_model_len, an
+    unknown plugin, a missing model). A prompt or plugin that fails later is recorded in the result, the others go on; a
+    dead engine gives outcome *infrastructure* (`result.raise_if_broken()` turns it into an exception).
+    """
+    spec = EngineSpec.from_server_config(server_config)
+    plugins = make_plugins(plugin_steps)
+    if tokenizer is None:
+        tokenizer = load_tokenizer(spec.model, spec.tokenizer)
+    prepared = prepare_prompts(
+        prompts,
+        tokenizer,
+        output_length=output_length,
+        max_model_len=spec.max_model_len or context_length(spec),
+        max_prompts=max_prompts,
+    )
+    run_dir = RunDir.at(output_dir).create()
+    prepared = claim_directory(prepared, spec, run_dir, fresh=fresh)
+    golden_error: AssayError | None = None
+    if goldens is None and any(plugin.needs_shared_llm for plugin in plugins):
+        try:
+            goldens = compute_goldens(prepared, spec, output_length, tokenizer=tokenizer, goldens_dir=goldens_dir)
+        except ConfigurationError:
+            raise
+        except AssayError as error:
+            golden_error = error
+    return run_plugins(
+        prepared,
+        plugins,
+        spec,
+        run_dir,
+        output_length=output_length,
+        goldens=goldens,
+        golden_error=golden_error,
+        engine=engine,
+        engine_factory=engine_factory,
+        lease=lease,
+        tokenizer=tokenizer,
+        tolerances=tolerances,
+        progress=progress,
+    )
+
+
+def context_length(spec: EngineSpec) -> int | None:
+    """`max_position_embeddings` of the checkpoint, when its config can be read without a download."""
+    import json
+
+    from accuracy_core.models import resolve_model
+
+    try:
+        config = json.loads((Path(resolve_model(spec.model)) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    value = config.get("max_position_embeddings")
+    return int(value) if isinstance(value, int) else None
+
+
+def claim_directory(
+    prepared: PreparedPrompts, spec: EngineSpec, run_dir: RunDir, *, fresh: bool = False
+) -> PreparedPrompts:
+    """Number the prompts in `run_dir` and write `prompts.json`. Returns this call's prompts with their numbers.
+
+    `fresh` removes an earlier prompt analysis first. Raises ConfigurationError when the directory holds another
+    target's.
+    """
+    manifest_path = run_dir.prompt_analysis / "prompts.json"
+    if fresh and run_dir.prompt_analysis.exists():
+        if isinstance(run_dir.prompt_analysis, Path):
+            shutil.rmtree(run_dir.prompt_analysis)
+        else:
+            run_dir.prompt_analysis.rmtree()
+    old = run_dir.read(manifest_path, PreparedPrompts) if manifest_path.exists() else None
+    mine, manifest = number_prompts(prepared, old, target_fingerprint(spec))
+    run_dir.write(manifest_path, manifest)
+    for prompt in mine.prompts:
+        write_text(run_dir.prompt(prompt.index) / "prompt.txt", prompt.text)
+    return mine
+
+
+def run_plugins(
+    prepared: PreparedPrompts,
+    plugins: Sequence[PromptPlugin],
+    spec: EngineSpec,
+    run_dir: RunDir,
+    *,
+    output_length: int,
+    goldens: Goldens | None = None,
+    golden_error: AssayError | None = None,
+    engine: TargetEngine | None = None,
+    engine_factory: EngineFactory | None = None,
+    lease: Any = None,
+    tokenizer: Any = None,
+    tolerances: Tolerances | None = None,
+    progress: PromptProgress = no_progress,
+) -> PromptAnalysisResult:
+    """The part that needs the device: run `plugins` over prompts numbered by `claim_directory`, write the summary.
+
+    `golden_error` says why there are no goldens; the plugins that need them are recorded as not measured.
+    """
+    ctx = PluginContext(
+        checkpoint=spec.model,
+        prompts=tuple(tuple(prompt.token_ids) for prompt in prepared.prompts),
+        prepared=tuple(prepared.prompts),
+        server_config=spec,
+        output_length=output_length,
+        output_dir=run_dir,
+        dtype=reference_dtype(spec),
+        tokenizer=tokenizer,
+        tolerances=tolerances,
+        progress=progress,
+    )
+    work = _Work({}, {}, {}, "")
+    shared = [plugin for plugin in plugins if plugin.needs_shared_llm]
+    own = [plugin for plugin in plugins if not plugin.needs_shared_llm]
+    if shared:
+        _run_shared(shared, replace(ctx, goldens=goldens), golden_error, work, spec, engine, engine_factory, lease)
+    for plugin in own:
+        if _attempt(plugin, work, lambda plugin=plugin: plugin.pre_llm(ctx)):
+            _run_one(plugin, ctx, work)
+    return _finish(prepared, spec, run_dir, work, tokenizer)
+
+
+@dataclass
+class _Work:
+    """What accumulates while plugins run."""
+
+    results: dict[str, dict[str, Any]]
+    status: dict[str, PluginStatus]
+    engine: dict[str, str]
+    log_tail: str
+
+
+def _run_shared(
+    plugins: Sequence[PromptPlugin],
+    ctx: PluginContext,
+    golden_error: AssayError | None,
+    work: _Work,
+    spec: EngineSpec,
+    engine: TargetEngine | None,
+    factory: EngineFactory | None,
+    lease: Any,
+) -> None:
+    if ctx.goldens is None:
+        error = golden_error or NotMeasuredError("there are no goldens to compare with")
+        for plugin in plugins:
+            _record(plugin, work, error)
+        return
+    ready = [plugin for plugin in plugins if _attempt(plugin, work, lambda plugin=plugin: plugin.pre_llm(ctx))]
+    if not ready:
+        return
+    try:
+        with shared_engine(spec, engine, factory, lease) as opened:
+            work.engine.update(_describe(opened))
+            shared = replace(ctx, engine=opened, generate_fn=make_generate_fn(opened, ctx.output_length))
+            for plugin in ready:
+                _run_one(plugin, shared, work)
+    except ConfigurationError:
+        raise
+    except (AssayError, OSError) as error:
+        # opening or closing failed: plugins that finished keep what they found
+        for plugin in ready:
+            if plugin.name not in work.status:
+                _record(plugin, work, error)
+
+
+def _run_one(plugin: PromptPlugin, ctx: PluginContext, work: _Work) -> None:
+    def analyse() -> None:
+        results = plugin.run(ctx)
+        plugin.save(ctx, results)
+        work.results[plugin.name] = results
+        work.status[plugin.name] = plugin.status(results)
+
+    _attempt(plugin, work, analyse)
+
+
+def _attempt(plugin: PromptPlugin, work: _Work, step: Any) -> bool:
+    """Run one step. A failure is recorded for this plugin alone; True when it went through."""
+    try:
+        step()
+    except Exception as error:
+        _record(plugin, work, error)
+        return False
+    return True
+
+
+def _record(plugin: PromptPlugin, work: _Work, error: Exception) -> None:
+    outcome = error.outcome if isinstance(error, AssayError) else Outcome.NOT_MEASURED
+    if isinstance(error, OSError) and not isinstance(error, AssayError):
+        outcome = Outcome.INFRASTRUCTURE
+    text = error.message if isinstance(error, AssayError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, AssayError) and error.fix:
+        text += f" ({error.fix})"
+    if isinstance(error, InfrastructureError):
+        work.log_tail = error.log_tail or work.log_tail
+    work.status[plugin.name] = PluginStatus(plugin=plugin.name, outcome=outcome, errors={"plugin": text})
+
+
+def _describe(engine: TargetEngine) -> dict[str, str]:
+    capabilities = engine.capabilities
+    names = ("forced_decode", "raw_logits", "kv_cache", "hooks", "prompt_logprobs")
+    able = [name for name in names if getattr(capabilities, name)]
+    return {"engine": engine.name, "capabilities": ", ".join(able), **capabilities.versions}
+
+
+def _finish(
+    prepared: PreparedPrompts, spec: EngineSpec, run_dir: RunDir, work: _Work, tokenizer: Any
+) -> PromptAnalysisResult:
+    culprit, phase = _culprit(work, spec, run_dir)
+    manifest = run_dir.read(run_dir.prompt_analysis / "prompts.json", PreparedPrompts)
+    path = run_dir.prompt_analysis_json
+    old = run_dir.read(path, PromptAnalysisStatus) if path.exists() else None
+    status = merge_status(
+        old,
+        work.status,
+        manifest,
+        culprit=culprit,
+        phase=phase,
+        findings=_findings(prepared),
+        engine=work.engine,
+        log_tail=work.log_tail,
+    )
+    run_dir.write(path, status)
+    report = run_dir.prompt_analysis / "prompt_report.txt"
+    write_text(report, prompt_report(status, manifest))
+    return PromptAnalysisResult(
+        prompts=prepared.prompts,
+        plugin_results=work.status,
+        verdict=status.verdict,
+        report_path=str(report),
+        status=status,
+    )
+
+
+def _culprit(work: _Work, spec: EngineSpec, run_dir: RunDir) -> tuple[Culprit | None, Phase]:
+    """The most specific culprit: a plugin that names a module or layer comes before the rows' phase."""
+    culprit, phase = None, Phase.NONE
+    for name, results in work.results.items():
+        prompts = [item for item in results.get("prompts", []) if isinstance(item, PromptResult)]
+        if prompts and any(item.rows for item in prompts):
+            found = triage(prompts, work.status[name], model=spec.model, output=str(run_dir.root))
+            culprit, phase = culprit or found.culprit, found.phase if phase is Phase.NONE else phase
+    for results in work.results.values():
+        named = results.get("culprit")
+        if isinstance(named, Culprit) and (named.module is not None or named.layer is not None):
+            return named, phase if phase is not Phase.NONE else named.phase
+    return culprit, phase
+
+
+def _findings(prepared: PreparedPrompts) -> list[Finding]:
+    return [
+        Finding(
+            check="prompt_length",
+            severity=Severity.WARNING,
+            evidence=f"not analysed, too long: {text}",
+            fix="raise max_model_len or lower output_length",
+        )
+        for text in prepared.skipped
+    ]

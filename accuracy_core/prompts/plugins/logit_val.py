@@ -1,0 +1,169 @@
+"""Three-way logit validation of all prompts: HF FP32, HF in the target's dtype, and the target, teacher-forced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from accuracy_core.errors import InputMismatchError, NotMeasuredError, ReferenceError_
+from accuracy_core.outcome import Outcome, Verdict
+from accuracy_core.prompts.context import PluginContext
+from accuracy_core.prompts.engine_session import read_logits
+from accuracy_core.prompts.plugin import PromptPlugin
+from accuracy_core.prompts.plugins.logit_artifacts import save_artifacts
+from accuracy_core.prompts.tokens import decode_tokens
+from accuracy_core.prompts.triage import locate
+from accuracy_core.schemas import CaptureSpec, PluginStatus, PromptResult, ReplayRequest, ReplayResult
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One prompt's rows. `fp32`, `expected` and `target` are (tokens, batch 1, vocab); `sampled` (tokens, 1)."""
+
+    position: int
+    fp32: torch.Tensor
+    expected: torch.Tensor
+    forced: list[int]
+    target: torch.Tensor | None = None
+    sampled: torch.Tensor | None = None
+    route: str | None = None
+
+
+class LogitValPlugin(PromptPlugin):
+    """Logits of every prompt and every token against the goldens.
+
+    The target is forced along the FP32 reference's own greedy tokens, so that an early flip does not turn all later
+    rows into a comparison of different texts.
+    """
+
+    name: ClassVar[str] = "logit_validation"
+
+    def run(self, ctx: PluginContext) -> dict[str, Any]:
+        """`passed`, `status` (PluginStatus), `prompts` (a PromptResult each), `logits` (rows per prompt index).
+
+        Prompts whose golden or replay is unusable are recorded as errors. Raises NotMeasuredError without engine or
+        goldens, EngineDiedError when the engine goes.
+        """
+        if ctx.engine is None or ctx.goldens is None:
+            raise NotMeasuredError("logit validation needs an engine and goldens")
+        errors: dict[int, str] = {}
+        sides = [side for i in range(len(ctx.prompts)) if (side := _golden_side(ctx, i, errors)) is not None]
+        sides = _replay(ctx, sides, errors)
+        results, status = _compare(ctx, sides, errors)
+        return {
+            "passed": None if status.verdict is None else status.verdict is Verdict.PASS and not status.errors,
+            "status": status,
+            "prompts": results,
+            "logits": {ctx.prepared[side.position].index: (side.fp32, side.expected, side.target) for side in sides},
+        }
+
+    def save(self, ctx: PluginContext, results: dict[str, Any]) -> None:
+        """`prompt_<i>/{prompt_result.json,validation_log.txt,logit_validation/…}` for every prompt."""
+        for result in results["prompts"]:
+            save_artifacts(ctx.output_dir, result, results["logits"].get(result.index))
+
+
+def _golden_side(ctx: PluginContext, position: int, errors: dict[int, str]) -> _Side | None:
+    import torch
+
+    assert ctx.goldens is not None
+    try:
+        fp32 = ctx.goldens["fp32_logits"][position]
+        expected = ctx.goldens["dtype_logits"][position]
+        for name, tensor in (("fp32_logits", fp32), ("dtype_logits", expected)):
+            if tensor.ndim != 3 or tensor.shape[0] < 1 or tensor.shape[1] != 1:
+                raise InputMismatchError(f"golden {name} is {tuple(tensor.shape)}, not (tokens, 1, vocab)")
+            if bool(torch.isnan(tensor).any()):
+                raise ReferenceError_(f"golden {name} holds NaN: the reference is invalid, nothing can be judged")
+        if fp32.shape != expected.shape:
+            raise InputMismatchError(f"goldens disagree: {tuple(fp32.shape)} and {tuple(expected.shape)}")
+    except (InputMismatchError, ReferenceError_, IndexError, KeyError) as error:
+        errors[position] = error.message if isinstance(error, InputMismatchError | ReferenceError_) else repr(error)
+        return None
+    forced = fp32[: ctx.output_length, 0].argmax(dim=-1).tolist()
+    return _Side(position, fp32[: ctx.output_length], expected[: ctx.output_length], forced)
+
+
+def _replay(ctx: PluginContext, sides: list[_Side], errors: dict[int, str]) -> list[_Side]:
+    import torch
+
+    assert ctx.engine is not None
+    if not sides:
+        return []
+    requests = [
+        ReplayRequest(
+            request_id=f"prompt-{ctx.prepared[side.position].index}",
+            prompt_token_ids=list(ctx.prompts[side.position]),
+            forced_token_ids=side.forced,
+            capture=CaptureSpec(logits=True),
+        )
+        for side in sides
+    ]
+    answers = {r.request_id: r for r in ctx.engine.replay(requests, lambda done, n: ctx.progress("replay", done, n))}
+    done = []
+    for side, request in zip(sides, requests, strict=True):
+        answer = answers.get(request.request_id)
+        problem = _problem(answer, side)
+        if problem or answer is None:
+            errors[side.position] = problem
+            continue
+        rows = read_logits(answer)
+        sampled = torch.tensor(answer.argmax_ids or rows.argmax(dim=-1).tolist(), dtype=torch.int64)
+        done.append(
+            _Side(
+                side.position,
+                side.fp32,
+                side.expected,
+                side.forced,
+                rows.unsqueeze(1),
+                sampled.unsqueeze(1),
+                answer.route,
+            )
+        )
+    return done
+
+
+def _problem(answer: ReplayResult | None, side: _Side) -> str:
+    """Why this answer cannot be compared; '' when it can. Missing rows at the end are left to the guards."""
+    if answer is None:
+        return "the engine did not answer this prompt"
+    if answer.error:
+        return answer.error
+    if answer.token_ids != side.forced[: len(answer.token_ids)]:
+        return "the engine did not follow the forced tokens: its rows belong to another text"
+    return ""
+
+
+def _compare(ctx: PluginContext, sides: list[_Side], errors: dict[int, str]) -> tuple[list[PromptResult], PluginStatus]:
+    """Judge all prompts together: the aggregates are over all of them."""
+    from accuracy_core.logits import compare_prompts
+
+    measured: dict[int, PromptResult] = {}
+    status = PluginStatus(plugin=LogitValPlugin.name, outcome=Outcome.NOT_MEASURED)
+    if sides:
+        result = compare_prompts(
+            baseline=[side.fp32 for side in sides],
+            expected=[side.expected for side in sides],
+            target=[side.target for side in sides],
+            sampled=[side.sampled for side in sides],
+            tolerances=ctx.tolerances,
+        )
+        raise NotImplementedError(result)
+    results = [measured.get(i) or _errored(ctx, i, errors.get(i, "not compared")) for i in range(len(ctx.prompts))]
+    keyed = {str(ctx.prepared[position].index): text for position, text in errors.items()}
+    return results, status.model_copy(update={"errors": keyed})
+
+
+def _errored(ctx: PluginContext, position: int, text: str) -> PromptResult:
+    prompt = ctx.prepared[position]
+    return PromptResult(
+        index=prompt.index,
+        plugin=LogitValPlugin.name,
+        prompt=prompt.text,
+        prompt_token_ids=list(prompt.token_ids),
+        outcome=Outcome.NOT_MEASURED,
+        error=text,
+    )

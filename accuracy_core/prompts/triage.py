@@ -1,0 +1,167 @@
+"""From rows to a branch of the triage tree and a culprit. Only rows are looked at, never the name of a fault."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median_low
+
+from accuracy_core.outcome import Verdict, worst
+from accuracy_core.prompts.triage_tree import Fact, TriageNode, TriageTree, load_triage_tree
+from accuracy_core.schemas import Culprit, Phase, PluginStatus, PromptResult, RowMetrics
+
+_PHASE_TEXT = {
+    Phase.NONE: "not located",
+    Phase.PREFILL: "prefill",
+    Phase.DECODE: "decode (KV or attention suspected)",
+    Phase.BOTH: "both",
+}
+
+
+def phase_text(phase: Phase) -> str:
+    """How a phase is named to the user."""
+    return _PHASE_TEXT[phase]
+
+
+@dataclass(frozen=True)
+class Triage:
+    """Facts, the lit nodes (parents first) and what follows from them. `culprit` is None for a pass."""
+
+    facts: dict[str, Fact]
+    lit: list[TriageNode]
+    phase: Phase
+    culprit: Culprit | None
+
+
+def row_is_bad(row: RowMetrics, tree: TriageTree | None = None) -> bool:
+    """True when a guard fired on the row or its error exceeds what the dtype explains.
+
+    Guards alone would place a fault too late: their limits are wide, so a fault that raises every row's error threefold
+    crosses them on some rows only. Where no ratio was measured the static two-way rule decides.
+    """
+    bounds = (tree or load_triage_tree()).bounds
+    if row.bad:
+        return True
+    ratios = [(row.l2_ratio, bounds["row_l2_ratio"]), (row.linf_ratio, bounds["row_linf_ratio"])]
+    measured = [(value, bound) for value, bound in ratios if not math.isnan(value)]
+    if not measured:
+        return not row.two_way_passed
+    return any(value > bound for value, bound in measured)
+
+
+def locate(result: PromptResult) -> tuple[Phase, int | None]:
+    """Phase and first bad generation index of one prompt. A prompt that passed, or has no rows, has none."""
+    if result.verdict is None or result.verdict is Verdict.PASS:
+        return Phase.NONE, None
+    bad = {row.token for row in result.rows if row_is_bad(row)}
+    bad |= {hit.token for hit in result.guards if hit.token >= 0}
+    return phase_of(bad), min(bad, default=None)
+
+
+def phase_of(bad_tokens: set[int]) -> Phase:
+    """Token 0 comes out of prefill, every later one out of a decode step."""
+    later = any(token > 0 for token in bad_tokens)
+    if 0 in bad_tokens:
+        return Phase.BOTH if later else Phase.PREFILL
+    return Phase.DECODE if later else Phase.NONE
+
+
+def triage(
+    results: Sequence[PromptResult], status: PluginStatus | None = None, *, model: str = "", output: str = ""
+) -> Triage:
+    """Branch and culprit for the prompts of one run.
+
+    `status` carries the verdict and the aggregates over all prompts; without it the worst prompt counts. `model` and
+    `output` fill the next command.
+    """
+    tree = load_triage_tree()
+    measured = [result for result in results if result.verdict is not None]
+    verdict = (
+        status.verdict
+        if status is not None
+        else worst([r.verdict for r in measured if r.verdict])
+        if measured
+        else None
+    )
+    if verdict is None:
+        return Triage(facts={}, lit=[], phase=Phase.NONE, culprit=None)
+    failing = [result for result in measured if result.verdict is not Verdict.PASS] or measured
+    facts = _facts(tree, verdict, failing, status)
+    lit = tree.lit(facts)
+    if verdict is Verdict.PASS:
+        return Triage(facts=facts, lit=lit, phase=Phase.NONE, culprit=None)
+    phase = _run_phase(facts)
+    return Triage(facts=facts, lit=lit, phase=phase, culprit=_culprit(phase, lit, facts, failing, model, output))
+
+
+def _facts(
+    tree: TriageTree, verdict: Verdict, failing: Sequence[PromptResult], status: PluginStatus | None
+) -> dict[str, Fact]:
+    per_prompt = [{row.token for row in result.rows if row_is_bad(row, tree)} for result in failing]
+    per_prompt = [
+        bad | {hit.token for hit in result.guards if hit.token >= 0}
+        for bad, result in zip(per_prompt, failing, strict=True)
+    ]
+    need = tree.bounds["min_share"] * len(failing)
+    token0 = sum(0 in bad for bad in per_prompt)
+    later = [min(token for token in bad if token > 0) for bad in per_prompt if any(token > 0 for token in bad)]
+    guard = any(result.guards or any(row.bad for row in result.rows) for result in failing)
+    ratios = [row.l2_ratio for result in failing for row in result.rows if not math.isnan(row.l2_ratio)]
+    bc = (status.aggregates if status is not None else {}).get("agg_bc", math.nan)
+    worst_ratio = max(ratios, default=math.nan)
+    size = {"guard_fired": guard, "worst_ratio": worst_ratio, "bc": bc}
+    noise = not guard and worst_ratio <= tree.bounds["noise_ratio"] and bc >= tree.bounds["noise_bc"]
+    return {
+        "verdict": verdict.value,
+        "deviates": verdict is not Verdict.PASS,
+        "n_prompts_failing": float(len(failing)),
+        "token0_bad": token0 > 0 and token0 >= need,
+        "later_bad": len(later) > 0 and len(later) >= need,
+        "first_bad_token": float(median_low(later)) if later else math.nan,
+        **size,
+        "noise": noise,
+        "borderline_or_noise": noise or (not guard and worst_ratio <= tree.bounds["borderline_ratio"]),
+    }
+
+
+def _run_phase(facts: dict[str, Fact]) -> Phase:
+    if facts["token0_bad"]:
+        return Phase.BOTH if facts["later_bad"] else Phase.PREFILL
+    return Phase.DECODE if facts["later_bad"] else Phase.NONE
+
+
+def _culprit(
+    phase: Phase,
+    lit: Sequence[TriageNode],
+    facts: dict[str, Fact],
+    failing: Sequence[PromptResult],
+    model: str,
+    output: str,
+) -> Culprit:
+    where = [node for node in lit if node.group == "where"]
+    last = where[-1]
+    size = [node for node in lit if node.group == "size"]
+    evidence = [f"{len(failing)} prompt(s) deviate; phase by rows: {phase_text(phase)}"]
+    for result in failing[:3]:
+        prompt_phase, first = locate(result)
+        if first is not None:
+            row = next((row for row in result.rows if row.token == first), None)
+            ratio = f", L2 {row.l2_ratio:.3g}× the dtype noise" if row and not math.isnan(row.l2_ratio) else ""
+            evidence.append(
+                f"prompt {result.index}: first bad row is token {first} (phase {phase_text(prompt_phase)}){ratio}"
+            )
+        if result.guards:
+            hit = result.guards[0]
+            evidence.append(f"prompt {result.index}: guard {hit.guard} at token {hit.token}: {hit.detail or hit.value}")
+    if not math.isnan(float(facts["worst_ratio"])):
+        evidence.append(f"worst L2 ratio over the rows: {float(facts['worst_ratio']):.3g}×")
+    evidence += [f"{node.label}: {node.says}" for node in size]
+    fill = {"model": model or "MODEL", "output": output or "OUTPUT"}
+    return Culprit(
+        phase=phase,
+        branch=" → ".join(node.id for node in where),
+        evidence=evidence,
+        suspects=list(last.suspects),
+        next_command=last.next.format(**fill),
+    )
