@@ -14,8 +14,8 @@ class PromptPlugin(ABC):
     """One analysis step.
 
     The orchestrator calls `pre_llm` before any engine is loaded, `run` with the shared engine and the goldens in the
-    context, then `save`. With `needs_shared_llm = False` it makes neither engine nor goldens for the plugin, and runs it
-    after the shared engine is closed.
+    context, then `save`. With `needs_shared_llm = False` it makes neither engine nor goldens for the plugin, and runs
+    it after the shared engine is closed.
     """
 
     name: ClassVar[str]

@@ -65,7 +65,7 @@ def prepare_prompts(
     if not items:
         raise ConfigurationError(
             "the list of prompts is empty: there is nothing to analyse",
-            fix="give at least one prompt; for the curated set pass accuracy_core.prompts.curated_prompts(tokenizer, n)",
+            fix="give at least one prompt; for the curated set pass curated_prompts(tokenizer, max_len)",
         )
     items = items[:max_prompts]
     if all(isinstance(item, DeviatedPrompt) for item in items):

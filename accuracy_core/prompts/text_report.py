@@ -48,7 +48,7 @@ def validation_log(result: PromptResult) -> str:
     """`validation_log.txt`: every number of one prompt's rows."""
     lines = [
         f"prompt {result.index}: {len(result.prompt_token_ids)} prompt tokens, {len(result.rows)} rows",
-        f"verdict {_verdict(result.verdict)}, phase {phase_text(result.phase)}, first bad token {result.first_bad_token}",
+        f"verdict {_verdict(result.verdict)}, phase {phase_text(result.phase)}, first bad: {result.first_bad_token}",
         f"engine route {result.engine_route}, golden {result.golden_key}",
     ]
     if result.error:

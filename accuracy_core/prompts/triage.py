@@ -77,13 +77,8 @@ def triage(
     """
     tree = load_triage_tree()
     measured = [result for result in results if result.verdict is not None]
-    verdict = (
-        status.verdict
-        if status is not None
-        else worst([r.verdict for r in measured if r.verdict])
-        if measured
-        else None
-    )
+    verdicts = [result.verdict for result in measured if result.verdict is not None]
+    verdict = status.verdict if status is not None else worst(verdicts) if verdicts else None
     if verdict is None:
         return Triage(facts={}, lit=[], phase=Phase.NONE, culprit=None)
     failing = [result for result in measured if result.verdict is not Verdict.PASS] or measured

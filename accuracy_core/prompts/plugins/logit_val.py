@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from accuracy_core.errors import InputMismatchError, NotMeasuredError, ReferenceError_
@@ -112,17 +112,7 @@ def _replay(ctx: PluginContext, sides: list[_Side], errors: dict[int, str]) -> l
             continue
         rows = read_logits(answer)
         sampled = torch.tensor(answer.argmax_ids or rows.argmax(dim=-1).tolist(), dtype=torch.int64)
-        done.append(
-            _Side(
-                side.position,
-                side.fp32,
-                side.expected,
-                side.forced,
-                rows.unsqueeze(1),
-                sampled.unsqueeze(1),
-                answer.route,
-            )
-        )
+        done.append(replace(side, target=rows.unsqueeze(1), sampled=sampled.unsqueeze(1), route=answer.route))
     return done
 
 
