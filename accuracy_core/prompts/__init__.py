@@ -1,6 +1,6 @@
 """Prompt analysis: prepare prompts, run plugins on one engine, triage, conclude."""
 
-from accuracy_core.prompts.conclusion import Conclusion, conclude
+from accuracy_core.prompts.conclusion import Conclusion, conclude, conclude_error
 from accuracy_core.prompts.context import PluginContext
 from accuracy_core.prompts.curated import curated_prompts
 from accuracy_core.prompts.goldens import compute_goldens
@@ -15,7 +15,7 @@ from accuracy_core.prompts.triage import Triage, phase_text, triage
 
 __all__ = [
     "PLUGIN_REGISTRY", "Conclusion", "LogitValPlugin", "PluginContext", "PreparedPrompt", "PreparedPrompts",
-    "PromptAnalysisResult", "PromptPlugin", "Triage", "claim_directory", "compute_goldens", "conclude",
+    "PromptAnalysisResult", "PromptPlugin", "Triage", "claim_directory", "compute_goldens", "conclude", "conclude_error",
     "curated_prompts", "make_plugins", "phase_text", "prepare_prompts", "register", "run_plugins",
     "run_prompt_analysis", "triage",
 ]  # fmt: skip

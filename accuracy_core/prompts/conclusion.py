@@ -62,6 +62,17 @@ def conclude(
     return _measured(task_status, analysis, error, list(skipped))
 
 
+def conclude_error(
+    error: BaseException,
+    *,
+    task_status: TaskStatus | None = None,
+    analysis: PromptAnalysisStatus | None = None,
+    skipped: Sequence[str] = (),
+) -> Conclusion:
+    """What a run says that `error` ended early; whatever was measured before it is kept."""
+    return conclude(task_status, analysis, error=error, skipped=skipped)
+
+
 def _measured(
     task: TaskStatus | None, analysis: PromptAnalysisStatus | None, error: BaseException | None, skipped: list[str]
 ) -> Conclusion:
