@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from accuracy_core.prompts.conclusion import Conclusion
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Crashed, Failed
 
-from accuracy_core.outcome import ExitCode, Outcome
+from accuracy_core.prompts.conclusion import Conclusion
 
 
 def state_of(conclusion: Conclusion) -> State[Any]:
-    """Completed, `AccuracyFailed`, `ConfigurationFailed` or Crashed."""
+    """Completed, Failed under the conclusion's own name, or Crashed; the conclusion is the state's data."""
     text = conclusion.headline
-    if conclusion.outcome is Outcome.CONFIGURATION:
-        return Failed(name="ConfigurationFailed", message=f"CONFIGURATION: {text}", data=conclusion)
-    if conclusion.outcome is Outcome.INFRASTRUCTURE:
-        return Crashed(message=f"infra: {text}", data=conclusion)
-    if conclusion.exit_code == ExitCode.ACCURACY:
-        return Failed(name="AccuracyFailed", message=f"ACCURACY: {text}", data=conclusion)
-    if conclusion.exit_code == ExitCode.PASSED:
-        return Completed(message=f"ACCURACY: {text}", data=conclusion)
-    return Failed(name="NotMeasured", message=f"NOT MEASURED: {text}", data=conclusion)
+    match conclusion.state:
+        case "Completed":
+            return Completed(message=f"ACCURACY: {text}", data=conclusion)
+        case "Crashed":
+            return Crashed(message=f"infra: {text}", data=conclusion)
+        case "AccuracyFailed":
+            return Failed(name="AccuracyFailed", message=f"ACCURACY: {text}", data=conclusion)
+        case "ConfigurationFailed":
+            return Failed(name="ConfigurationFailed", message=f"CONFIGURATION: {text}", data=conclusion)
+        case "NotMeasured":
+            return Failed(name="NotMeasured", message=f"NOT MEASURED: {text}", data=conclusion)

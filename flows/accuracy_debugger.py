@@ -1,0 +1,101 @@
+"""The main flow: evaluate, stop the server, task analysis, references, prompt analysis, report.
+
+`python -m flows.accuracy_debugger` runs it on the embedded model with no Prefect server at hand.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.utilities.annotations import quote
+
+from accuracy_core.errors import AssayError
+from accuracy_core.pipeline.evaluation import local_path
+from accuracy_core.pipeline.run import Run, resolve_run
+from accuracy_core.pipeline.session import EvaluationSession
+from accuracy_core.prompts.conclusion import Conclusion, conclude
+from accuracy_core.schemas import PromptAnalysisStatus, RunDir, RunParameters, TaskStatus
+from flows.local_api import local_api
+from flows.states import state_of
+from tasks.evaluation import evaluate_task, stop_server_task
+from tasks.prompt_analysis import goldens_task, prompt_analysis_task
+from tasks.report import report_task
+from tasks.task_analysis import task_analysis_task
+
+ALL_STAGES = ("evaluate", "task_analysis", "prompt_analysis")
+
+
+def run_name() -> str:
+    """`<model>-<platform>-<tasks>` of the flow run."""
+    from prefect.runtime import flow_run
+
+    given: Any = flow_run.parameters.get("parameters")
+    parameters = given if isinstance(given, RunParameters) else RunParameters.model_validate(given or {})
+    engine = parameters.engine
+    model = engine.model.rstrip("/").rsplit("/", 1)[-1]
+    fault = f"-{engine.fault.name}" if engine.fault else ""
+    return f"{model}-{engine.platform.value}{fault}-{'+'.join(parameters.evaluation.tasks)}"
+
+
+@flow(name="accuracy-debugger", flow_run_name=run_name, retries=0, persist_result=False)
+def accuracy_debugger(parameters: RunParameters = RunParameters()) -> State[Any]:  # noqa: B008 - immutable
+    """Evaluate a model on an engine and find out whether the numerics are right.
+
+    Args:
+        parameters: model, engine, tasks, thresholds and what to analyse.
+    """
+    try:
+        run = resolve_run(parameters)
+    except AssayError as error:
+        return state_of(conclude(None, None, error=error))
+    return state_of(_debug(run))
+
+
+def _debug(run: Run) -> Conclusion:
+    task_status: TaskStatus | None = None
+    analysis: PromptAnalysisStatus | None = None
+    stages = run.parameters.stages
+    try:
+        if "evaluate" in stages and run.parameters.evaluation.results is None:
+            with EvaluationSession(run, local_path(run.run_dir.server_log)) as session:
+                evaluate_task(quote(run), quote(session))
+                stop_server_task(quote(session))
+        if "task_analysis" in stages:
+            task_status = task_analysis_task(quote(run))
+        if "prompt_analysis" in stages:
+            prepared = goldens_task(quote(run))
+            analysis = prompt_analysis_task(quote(run), quote(prepared))
+        conclusion = conclude(task_status, analysis, skipped=[name for name in ALL_STAGES if name not in stages])
+    except AssayError as error:
+        conclusion = conclude(task_status, analysis, error=error)
+    if "report" in stages:
+        report_task(quote(run), quote(conclusion))
+    return conclusion
+
+
+def run_here(parameters: RunParameters) -> tuple[Conclusion, str | None]:
+    """Run the flow in this process, against the configured Prefect API or a temporary one.
+
+    Returns the conclusion and the report's path. An error that nobody foresaw is raised as it is.
+    """
+    with local_api():
+        state: State[Any] = accuracy_debugger(parameters, return_state=True)
+    conclusion = state.result(raise_on_failure=False)
+    if isinstance(conclusion, BaseException):
+        raise conclusion
+    page = RunDir.at(parameters.output_dir).report_html
+    return Conclusion.model_validate(conclusion), str(page) if "report" in parameters.stages else None
+
+
+def main() -> int:
+    """The embedded default, from first to last."""
+    conclusion, page = run_here(RunParameters())
+    print(f"{conclusion.headline}\nreport: {page}")
+    return conclusion.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""A Prefect API for a run on a laptop: Prefect's own temporary server, made to end with the run however it ends.
+
+Prefect starts such a server by itself, as a plain child: after a SIGKILL of the flow it would live on. Here it runs under
+the same life-line as the engines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import httpx
+
+from accuracy_core.engines.supervised import SupervisedProcess, supervised_process
+from accuracy_core.errors import InfrastructureError
+
+STARTUP_TIMEOUT_S = 180.0
+
+
+@contextlib.contextmanager
+def local_api() -> Iterator[str]:
+    """Yield the URL of the API: the configured one, or that of a temporary server on loopback.
+
+    Raises InfrastructureError with the end of the server's log when it does not come up.
+    """
+    import prefect
+    from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE, temporary_settings
+
+    configured = PREFECT_API_URL.value()
+    if configured:
+        yield configured
+        return
+    port = _free_port()
+    command = [
+        sys.executable, "-m", "uvicorn", "--app-dir", str(Path(prefect.__file__).parent), "--factory",
+        "prefect.server.api.server:create_app", "--host", "127.0.0.1", "--port", str(port), "--log-level", "error",
+        "--lifespan", "on",
+    ]  # fmt: skip
+    env = {**os.environ, "PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+    url = f"http://127.0.0.1:{port}/api"
+    with (
+        tempfile.TemporaryFile() as log,
+        supervised_process(command, env=env, log=log, grace_s=3.0) as server,
+    ):
+        _wait_healthy(server, url, log)
+        with temporary_settings({PREFECT_API_URL: url, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE: False}):
+            yield url
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_healthy(server: SupervisedProcess, url: str, log: IO[bytes]) -> None:
+    deadline = time.monotonic() + STARTUP_TIMEOUT_S
+    with httpx.Client(timeout=5, trust_env=False) as client:
+        while server.poll() is None and time.monotonic() < deadline:
+            with contextlib.suppress(httpx.TransportError):
+                if client.get(f"{url}/health").status_code == httpx.codes.OK:
+                    return
+            time.sleep(0.1)
+    log.seek(0)
+    text = log.read().decode("utf-8", "replace")
+    raise InfrastructureError(
+        "the temporary Prefect API did not come up",
+        fix="look at the log, or start one with `prefect server start` and set PREFECT_API_URL",
+        log_tail="\n".join(text.splitlines()[-20:]),
+    )
