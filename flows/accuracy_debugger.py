@@ -14,7 +14,7 @@ from prefect.utilities.annotations import quote
 
 from accuracy_core.errors import AssayError
 from accuracy_core.pipeline.evaluation import local_path
-from accuracy_core.pipeline.run import Run, resolve_run
+from accuracy_core.pipeline.run import Run, resolve_run, with_output_dir
 from accuracy_core.pipeline.session import EvaluationSession
 from accuracy_core.prompts.conclusion import Conclusion, conclude
 from accuracy_core.schemas import PromptAnalysisStatus, RunDir, RunParameters, TaskStatus
@@ -81,12 +81,13 @@ def run_here(parameters: RunParameters) -> tuple[Conclusion, str | None]:
 
     Returns the conclusion and the report's path. An error that nobody foresaw is raised as it is.
     """
+    parameters = with_output_dir(parameters)
     with local_api():
         state: State[Any] = accuracy_debugger(parameters, return_state=True)
     conclusion = state.result(raise_on_failure=False)
     if isinstance(conclusion, BaseException):
         raise conclusion
-    page = RunDir.at(parameters.output_dir).report_html
+    page = RunDir.at(parameters.output_dir or "").report_html
     return Conclusion.model_validate(conclusion), str(page) if "report" in parameters.stages else None
 
 

@@ -1,7 +1,7 @@
 """A Prefect API for a run on a laptop: Prefect's own temporary server, made to end with the run however it ends.
 
-Prefect starts such a server by itself, as a plain child: after a SIGKILL of the flow it would live on. Here it runs under
-the same life-line as the engines.
+Prefect starts such a server by itself, as a plain child: after a SIGKILL of the flow it would live on. Here it runs
+under the same life-line as the engines.
 """
 
 from __future__ import annotations

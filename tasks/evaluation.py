@@ -1,4 +1,4 @@
-"""Tasks of the evaluation on the device. Called directly, never submitted: signals and time-outs reach the main thread."""
+"""Tasks of the evaluation. Called directly, never submitted: signals and time-outs then reach the main thread."""
 
 from __future__ import annotations
 

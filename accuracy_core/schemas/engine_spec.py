@@ -89,7 +89,7 @@ class EngineSpec(Schema):
             ) from error
 
     def identity(self, model_fingerprint: str) -> str:
-        """sha256 over everything that may change a result: the checkpoint's content instead of its path, all else as is.
+        """sha256 over everything that may change a result: the checkpoint by its content, all else as it is.
 
         Values of `env` go into the hash and are never stored.
         """

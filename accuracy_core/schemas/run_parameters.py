@@ -49,7 +49,9 @@ class RunParameters(Schema):
     )
     evaluation: EvalParameters = Field(default_factory=EvalParameters)
     prompt_analysis: PromptParameters = Field(default_factory=PromptParameters)
-    output_dir: str = Field("runs/latest", min_length=1, description="run directory, local or s3://")
+    output_dir: str | None = Field(
+        None, min_length=1, description="run directory, local or s3://; empty: runs/<model>-<time>"
+    )
     stages: list[Stage] = Field(
         default_factory=lambda: list(get_args(Stage)),
         description="stages to run; the others' files are taken from the run directory",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from accuracy_core.prompts.conclusion import Conclusion
 from rich.console import Console
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -14,6 +13,7 @@ from rich.text import Text
 from accuracy_core.errors import AssayError
 from accuracy_core.outcome import Banner
 from accuracy_core.pipeline.progress import Event, listening
+from accuracy_core.prompts.conclusion import Conclusion
 
 STYLE = {Banner.GREEN: "green", Banner.YELLOW: "yellow", Banner.RED: "red", Banner.GREY: "bright_black"}
 

@@ -89,10 +89,11 @@ def _given(**options: Any) -> dict[str, Any]:
 def execute(parameters: RunParameters, console: Console, verbose: bool) -> int:
     """Check the parameters, then run the flow. Returns the exit code."""
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "INFO" if verbose else "ERROR")
-    from accuracy_core.pipeline.run import resolve_run
+    from accuracy_core.pipeline.run import resolve_run, with_output_dir
     from flows.cli.console import live_progress, show_conclusion, show_error
 
     try:
+        parameters = with_output_dir(parameters)
         with console.status("checking the parameters"):
             resolve_run(parameters)
     except AssayError as error:

@@ -1,0 +1,111 @@
+"""Stages 3 and 4: references of the chosen prompts (no device held), then their replay on the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accuracy_core.errors import ConfigurationError
+from accuracy_core.pipeline import progress
+from accuracy_core.pipeline.run import Run
+from accuracy_core.pipeline.stages import recorded
+from accuracy_core.prompts import claim_directory, compute_goldens, make_plugins, prepare_prompts, run_plugins
+from accuracy_core.prompts.context import Goldens
+from accuracy_core.prompts.orchestrator import context_length
+from accuracy_core.prompts.prepared import PreparedPrompts
+from accuracy_core.prompts.tokens import load_tokenizer
+from accuracy_core.schemas import DeviatedPrompts, PromptAnalysisStatus, Tolerances
+
+GOLDENS = "goldens"
+STAGE = "prompt_analysis"
+
+
+@dataclass(frozen=True)
+class PreparedAnalysis:
+    """Prompts with their numbers in the run directory, and their references."""
+
+    prompts: PreparedPrompts
+    goldens: Goldens
+    tokenizer: Any
+
+
+def prepare_analysis(run: Run) -> PreparedAnalysis:
+    """Choose the prompts and get their references, from the cache or computed.
+
+    Raises ConfigurationError for prompts that cannot be replayed, ReferenceError_ for unusable references.
+    """
+    parameters = run.parameters.prompt_analysis
+    with recorded(run.run_dir, GOLDENS, {"target": run.target_identity, **parameters.model_dump(mode="json")}):
+        tokenizer = load_tokenizer(run.model_path, run.parameters.engine.tokenizer)
+        prepared = prepare_prompts(
+            _chosen(run),
+            tokenizer,
+            output_length=parameters.output_length,
+            max_model_len=run.engine.max_model_len or context_length(run.engine),
+        )
+        prepared = claim_directory(prepared, run.engine, run.run_dir, fresh=True)
+        progress.report(GOLDENS, 0, len(prepared.prompts), f"{len(prepared.prompts)} prompts")
+        goldens = compute_goldens(
+            prepared,
+            run.engine,
+            parameters.output_length,
+            tokenizer=tokenizer,
+            goldens_dir=run.parameters.goldens_dir,
+        )
+    return PreparedAnalysis(prepared, goldens, tokenizer)
+
+
+def analyse_prompts(run: Run, prepared: PreparedAnalysis) -> PromptAnalysisStatus:
+    """Replay and judge. Raises InfrastructureError, with the engine's last lines, when the engine dies."""
+    parameters = run.parameters.prompt_analysis
+    inputs = {
+        "target": run.target_identity,
+        "prompts": prepared.prompts.token_ids(),
+        "parameters": parameters.model_dump(mode="json"),
+    }
+    with recorded(run.run_dir, STAGE, inputs, ["prompt_analysis"]):
+        result = run_plugins(
+            prepared.prompts,
+            make_plugins(parameters.plugins),
+            run.engine,
+            run.run_dir,
+            output_length=parameters.output_length,
+            goldens=prepared.goldens,
+            engine_factory=lambda spec: _open(run, spec),
+            tokenizer=prepared.tokenizer,
+            tolerances=Tolerances.load(Path(parameters.tolerances)) if parameters.tolerances else None,
+            progress=lambda plugin, done, total: progress.report(STAGE, done, total, plugin),
+        )
+        result.raise_if_broken()
+    return result.status
+
+
+def _chosen(run: Run) -> list[str] | DeviatedPrompts:
+    parameters = run.parameters.prompt_analysis
+    if parameters.prompts is not None:
+        return list(parameters.prompts)
+    path = run.run_dir.deviated_prompts
+    if not path.exists():
+        raise ConfigurationError(
+            f"{path} does not exist: there are no deviated prompts to analyse",
+            fix="run the task analysis first, or give prompts with --prompt",
+        )
+    from accuracy_core.evals import select_prompts
+
+    document = run.run_dir.read(path, DeviatedPrompts)
+    chosen = select_prompts(document, parameters.max_prompts)
+    return document.model_copy(update={"prompts": list(chosen), "model_errors": []})
+
+
+def _open(run: Run, spec: Any) -> Any:
+    from accuracy_core.engines.registry import open_engine
+    from accuracy_core.pipeline.evaluation import local_path
+
+    progress.report(STAGE, message="waiting for the device and the engine")
+    return open_engine(
+        spec,
+        log_path=local_path(run.run_dir.engine_log),
+        startup_timeout_s=run.parameters.startup_timeout_s,
+        device_timeout_s=run.parameters.device_timeout_s,
+    )
