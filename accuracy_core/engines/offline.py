@@ -1,0 +1,224 @@
+"""The offline vLLM engine: `vllm.LLM` in a supervised process of its own, in the engine's interpreter."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from accuracy_core.engines.arguments import offline_arguments
+from accuracy_core.engines.channel import Channel, ChannelClosed
+from accuracy_core.engines.checkpoint import check_lengths, effective_config, resolve_checkpoint, tokens_to_generate
+from accuracy_core.engines.cores import CoreLease, lease_cores
+from accuracy_core.engines.environment import engine_environment
+from accuracy_core.engines.failures import start_error
+from accuracy_core.engines.interpreter import check_interpreter, find_interpreter
+from accuracy_core.engines.logs import FailureKind, log_tail
+from accuracy_core.engines.protocol import Capabilities, Progress
+from accuracy_core.engines.scratch import make_scratch
+from accuracy_core.engines.supervised import DEFAULT_GRACE_S, start_supervised
+from accuracy_core.errors import EngineDiedError, EngineStartError, NotMeasuredError
+from accuracy_core.faults import resolve_fault
+from accuracy_core.schemas import EngineSpec, ReplayRequest, ReplayResult
+
+#: how tokens are forced: `auto` takes the best route that was probed to work
+OfflineRoute = Literal["auto", "forced_decode", "reprompt"]
+_DEVICE_TIMEOUT_S = 3600.0
+
+
+class OfflineVllmEngine:
+    """TargetEngine on `vllm.LLM`. Made loaded; `close` (or leaving the block) ends every process of it.
+
+    Greedy, past EOS, one request at a time, prefix caching off, fixed thread count: composition of the batch and number of
+    threads change bf16 logits. Rows are float32 copies of what the sampler sees before temperature.
+
+    `lease` None leases the cores for as long as the engine lives. `scratch` takes the tensor files
+    (`<request id>.safetensors`); None makes a folder in memory that `close` removes. `route` "reprompt" uses the
+    documented loop of asking again at each divergence even where one pass works; "forced_decode" raises NotMeasuredError
+    where it does not.
+
+    Run here on CPU only. On CUDA and Neuron the same code sets the leased cores visible and probes what works; the
+    second runner's trace replay and Neuron's re-prompting were tested against stand-ins.
+
+    Raises ConfigurationError (model, fault, interpreter), EngineArgumentError (an argument that this vLLM refuses),
+    EngineStartError (anything else, with the log's end), DeviceBusyError.
+    """
+
+    name = "vllm"
+
+    def __init__(
+        self,
+        spec: EngineSpec,
+        *,
+        lease: CoreLease | None = None,
+        scratch: Path | None = None,
+        log_path: Path | None = None,
+        startup_timeout_s: float = 600,
+        request_timeout_s: float = 1800,
+        route: OfflineRoute = "auto",
+        grace_s: float = DEFAULT_GRACE_S,
+    ) -> None:
+        self.spec = spec
+        model = resolve_checkpoint(spec)
+        self._config = effective_config(spec, model)
+        if spec.fault is not None:
+            resolve_fault(spec.fault, num_layers=self._config.get("num_hidden_layers"))
+        python = find_interpreter(spec)
+        check_interpreter(python)
+        given, own = offline_arguments(spec, model, self._config)
+        self._request_timeout_s = request_timeout_s
+        self._own_lease = (
+            lease_cores(spec, timeout_s=_DEVICE_TIMEOUT_S, note="prompt analysis") if lease is None else None
+        )
+        lease = lease or self._own_lease
+        self._own_scratch = make_scratch(prefix="assay-engine-") if scratch is None else None
+        self.scratch = scratch or self._own_scratch or Path()
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        self.log_path = log_path or self.scratch / "engine.log"
+        self._process = None
+        try:
+            environment = engine_environment(spec, lease, python=python, scratch=self.scratch, model=model)
+            environment.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+            self.log_path.parent.mkdir(parents=True, exist_ok=True)
+            with self.log_path.open("wb") as log:
+                self._process = start_supervised(
+                    [str(python), "-m", "assay_inside.worker"],
+                    env=environment, log=log, lock_fds=lease.fds if lease else (), grace_s=grace_s, pipes=True,
+                    cwd=self.scratch,
+                )  # fmt: skip
+            self._channel = Channel(self._process)
+            ready = self._load(given, own, route, startup_timeout_s)
+        except BaseException:
+            self.close()
+            raise
+        self.vocab_size = int(ready["vocab_size"])
+        self.probe = {"capabilities": ready["capabilities"], "reasons": ready["reasons"]}
+        found = ready["capabilities"]
+        self._capabilities = Capabilities(
+            forced_decode=route != "reprompt" and (found["forced_decode"] or found["traced"]),
+            raw_logits=found["raw_logits"],
+            prompt_logprobs=found["prompt_logprobs"],
+            versions=ready["versions"],
+        )
+        if route == "forced_decode" and not self._capabilities.forced_decode:
+            self.close()
+            raise NotMeasuredError(
+                f"this engine cannot force tokens through decode: {ready['reasons']}", fix='use route="auto"'
+            )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    @property
+    def pid(self) -> int:
+        """Pid of the process that holds `vllm.LLM`."""
+        return self._process.pid if self._process else -1
+
+    @property
+    def supervisor_pid(self) -> int:
+        return self._process.supervisor.pid if self._process else -1
+
+    def log_tail(self, lines: int = 30) -> str:
+        """Last lines of the engine's log."""
+        return log_tail(self.log_path, lines)
+
+    def replay(self, requests: Sequence[ReplayRequest], on_progress: Progress | None = None) -> list[ReplayResult]:
+        """One result per request, in order; rows in `<scratch>/<request id>.safetensors` as `logits` float32 (tokens, vocab).
+
+        Raises ConfigurationError for requests that do not fit (see `check_lengths`), EngineDiedError when the engine is
+        gone or does not answer within `request_timeout_s`.
+        """
+        check_lengths(self.spec, requests, {"vocab_size": self.vocab_size, **self._config})
+        results = []
+        for done, request in enumerate(requests, start=1):
+            results.append(self._replay_one(request))
+            if on_progress is not None:
+                on_progress(done, len(requests))
+        return results
+
+    def _replay_one(self, request: ReplayRequest) -> ReplayResult:
+        missing = [name for name, asked in (("kv", request.capture.kv), ("modules", request.capture.modules)) if asked]
+        if missing:
+            return ReplayResult(
+                request_id=request.request_id,
+                token_ids=[],
+                error=f"not measured: this engine does not capture {missing}",
+            )
+        path = self.scratch / f"{request.request_id}.safetensors"
+        answer = self._ask(
+            self._request_timeout_s,
+            op="replay",
+            id=request.request_id,
+            prompt=request.prompt_token_ids,
+            forced=request.forced_token_ids,
+            count=tokens_to_generate(request),
+            path=str(path),
+        )
+        if answer.get("error"):
+            return ReplayResult(request_id=request.request_id, token_ids=[], error=str(answer["error"]))
+        return ReplayResult(
+            request_id=request.request_id,
+            token_ids=answer["token_ids"],
+            argmax_ids=answer["argmax_ids"],
+            tensors=str(path),
+            names=["logits"],
+            route=answer["route"],
+            shift_free=bool(answer["shift_free"]),
+        )
+
+    def _ask(self, timeout_s: float, **message: Any) -> dict[str, Any]:
+        try:
+            self._channel.send(**message)
+            answer = self._channel.receive(timeout_s)
+        except ChannelClosed as closed:
+            raise self._died(f"the engine's process is gone ({closed})") from closed
+        except TimeoutError as error:
+            raise self._died(f"the engine does not answer: {error}") from error
+        if answer["event"] == "failed":
+            raise self._died(f"the engine failed: {answer['message']}")
+        return answer
+
+    def _died(self, message: str) -> EngineDiedError:
+        return EngineDiedError(message, fix="see the log; a retry may help", log_tail=self.log_tail())
+
+    def _load(
+        self, given: dict[str, Any], own: dict[str, Any], route: OfflineRoute, timeout_s: float
+    ) -> dict[str, Any]:
+        try:
+            self._channel.send(op="load", given=given, own=own, scratch=str(self.scratch), route=route)
+            answer = self._channel.receive(timeout_s)
+            if answer["event"] == "loading":
+                answer = self._channel.receive(timeout_s)
+        except ChannelClosed as closed:
+            raise start_error(f"the engine ended while it was loaded ({closed})", self.log_tail(60)) from closed
+        except TimeoutError as error:
+            raise EngineStartError(
+                f"the engine was not loaded after {timeout_s:.0f} s",
+                fix="raise the start-up time-out; compiling for an accelerator takes minutes",
+                log_tail=self.log_tail(60),
+            ) from error
+        if answer["event"] == "failed":
+            kind = FailureKind.ARGUMENT if answer["kind"] == "argument" else None
+            raise start_error(f"the engine could not be loaded: {answer['message']}", self.log_tail(60), kind=kind)
+        return answer
+
+    def close(self) -> None:
+        """End the engine's processes, remove its own scratch folder, give its own cores back. May be called again."""
+        process, self._process = self._process, None
+        try:
+            if process is not None:
+                process.cut()
+                process.stop()
+        finally:
+            if self._own_scratch is not None:
+                shutil.rmtree(self._own_scratch, ignore_errors=True)
+            if self._own_lease is not None:
+                self._own_lease.release()
+
+    def __enter__(self) -> OfflineVllmEngine:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

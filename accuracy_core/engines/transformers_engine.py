@@ -1,0 +1,168 @@
+"""The same protocol on Hugging Face alone: for tests, and for machines without vLLM."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from accuracy_core.engines.checkpoint import check_lengths, effective_config, resolve_checkpoint, tokens_to_generate
+from accuracy_core.engines.cores import CoreLease
+from accuracy_core.engines.protocol import Capabilities, Progress
+from accuracy_core.engines.scratch import make_scratch
+from accuracy_core.errors import ConfigurationError, EngineStartError
+from accuracy_core.faults import FAULTS, resolve_fault
+from accuracy_core.schemas import EngineSpec, Platform, ReplayRequest, ReplayResult
+
+if TYPE_CHECKING:
+    import torch
+
+
+class TransformersEngine:
+    """TargetEngine on `AutoModelForCausalLM` in this process, teacher-forced through the decode path with a KV cache.
+
+    One request at a time on the CPU with `spec.num_threads` threads (or on the first visible CUDA device). `engine_args`
+    has no meaning here and is refused. Arguments as OfflineVllmEngine.
+
+    Raises ConfigurationError (model, fault, engine arguments, platform), EngineStartError when loading fails.
+    """
+
+    name = "transformers"
+
+    def __init__(
+        self,
+        spec: EngineSpec,
+        *,
+        lease: CoreLease | None = None,
+        scratch: Path | None = None,
+        log_path: Path | None = None,
+        startup_timeout_s: float = 600,
+    ) -> None:
+        check_supported(spec)
+        self.spec = spec
+        model = resolve_checkpoint(spec)
+        self._config = effective_config(spec, model)
+        fault = resolve_fault(spec.fault, num_layers=self._config.get("num_hidden_layers")) if spec.fault else None
+        self._own_scratch = make_scratch(prefix="assay-hf-") if scratch is None else None
+        self.scratch = scratch or self._own_scratch or Path()
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        try:
+            self._model = _load(spec, model)
+            if fault is not None:
+                FAULTS[fault.name].inject_hf(self._model, fault)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def capabilities(self) -> Capabilities:
+        import torch
+        import transformers
+
+        return Capabilities(
+            forced_decode=True,
+            raw_logits=True,
+            versions={"torch": torch.__version__, "transformers": transformers.__version__},
+        )
+
+    def replay(self, requests: Sequence[ReplayRequest], on_progress: Progress | None = None) -> list[ReplayResult]:
+        """One result per request, in order; rows in `<scratch>/<request id>.safetensors` as `logits` float32 (tokens, vocab).
+
+        Raises ConfigurationError for requests that do not fit (see `check_lengths`).
+        """
+        check_lengths(self.spec, requests, self._config)
+        results = []
+        for done, request in enumerate(requests, start=1):
+            results.append(self._replay_one(request))
+            if on_progress is not None:
+                on_progress(done, len(requests))
+        return results
+
+    def _replay_one(self, request: ReplayRequest) -> ReplayResult:
+        from safetensors.torch import save_file
+
+        missing = [name for name, asked in (("kv", request.capture.kv), ("modules", request.capture.modules)) if asked]
+        if missing:
+            return ReplayResult(
+                request_id=request.request_id,
+                token_ids=[],
+                error=f"not measured: this engine does not capture {missing}",
+            )
+        logits, tokens = self._decode(request.prompt_token_ids, request.forced_token_ids, tokens_to_generate(request))
+        path = self.scratch / f"{request.request_id}.safetensors"
+        save_file({"logits": logits}, path)
+        return ReplayResult(
+            request_id=request.request_id,
+            token_ids=tokens,
+            argmax_ids=logits.argmax(-1).tolist(),
+            tensors=str(path),
+            names=["logits"],
+        )
+
+    def _decode(self, prompt: list[int], forced: list[int], count: int) -> tuple[torch.Tensor, list[int]]:
+        """Rows float32 (count, vocab) and the tokens that followed them: forced, else the rows' argmax."""
+        import torch
+
+        device = self._model.device
+        rows, tokens = [], []
+        step = torch.tensor([prompt], device=device)
+        cache = None
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self.spec.num_threads)
+        try:
+            with torch.inference_mode():
+                for index in range(count):
+                    output = self._model(input_ids=step, past_key_values=cache, use_cache=True, logits_to_keep=1)
+                    cache = output.past_key_values
+                    row = output.logits[0, -1].float().cpu()
+                    token = forced[index] if forced else int(row.argmax())
+                    rows.append(row)
+                    tokens.append(token)
+                    step = torch.tensor([[token]], device=device)
+        finally:
+            torch.set_num_threads(threads)
+        return torch.stack(rows), tokens
+
+    def close(self) -> None:
+        """Forget the model and remove its own scratch folder. May be called again."""
+        self._model = None
+        if self._own_scratch is not None:
+            shutil.rmtree(self._own_scratch, ignore_errors=True)
+
+    def __enter__(self) -> TransformersEngine:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def check_supported(spec: EngineSpec) -> None:
+    """Raise ConfigurationError for what this engine cannot honour: silently ignoring it would analyse something else."""
+    refused = [f"engine_args.{name}" for name in spec.engine_args]
+    refused += [name for name in ("quantization", "additional_config", "env") if getattr(spec, name)]
+    if spec.kv_cache_dtype != "auto":
+        refused.append("kv_cache_dtype")
+    if spec.tensor_parallel_size != 1:
+        refused.append("tensor_parallel_size")
+    if spec.platform is Platform.NEURON:
+        refused.append("platform neuron")
+    if refused:
+        raise ConfigurationError(
+            f"the transformers engine does not know {', '.join(refused)}", fix="leave them out, or use engine vllm"
+        )
+
+
+def _load(spec: EngineSpec, model: str) -> torch.nn.Module:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        config = AutoConfig.from_pretrained(model, trust_remote_code=spec.trust_remote_code, **spec.hf_overrides)
+        dtype = spec.dtype if spec.dtype == "auto" else getattr(torch, spec.dtype)
+        loaded = AutoModelForCausalLM.from_pretrained(
+            model, config=config, dtype=dtype, trust_remote_code=spec.trust_remote_code
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise EngineStartError(f"{model} cannot be loaded: {error}", fix="check the checkpoint") from error
+    return loaded.eval().to("cuda" if spec.platform is Platform.CUDA else "cpu")
