@@ -58,11 +58,13 @@ def model_fingerprint(path: str | Path, *, memo_dir: Path | None = None) -> str:
         from huggingface_hub import snapshot_download
 
         try:
-            resolved = Path(snapshot_download(resolved))
+            folder = Path(snapshot_download(resolved))
         except Exception as error:  # the hub client raises a dozen unrelated types
             raise _unreachable(resolved, error) from error
-        check_checkpoint(resolved, need_tokenizer=False)
-    return folder_fingerprint(resolved, memo_dir)
+        check_checkpoint(folder, need_tokenizer=False)
+    else:
+        folder = resolved
+    return folder_fingerprint(folder, memo_dir)
 
 
 def _hub_model(hub_id: str, *, need_tokenizer: bool) -> str | Path:

@@ -58,13 +58,13 @@ def encode(rows: Sequence[Problem], tokenizer: PreTrainedTokenizerFast) -> tuple
         question, answer = problem(*row)
         answer_ids = [*tokenizer(answer, add_special_tokens=False).input_ids, EOS_ID]
         pairs.append((tokenizer(question).input_ids, answer_ids))
-    longest = max(len(question) + len(answer) for question, answer in pairs)
+    longest = max(len(prompt_ids) + len(answer_ids) for prompt_ids, answer_ids in pairs)
     ids = torch.full((len(pairs), longest), PAD_ID)
     labels = torch.full((len(pairs), longest), IGNORED)
-    for index, (question, answer) in enumerate(pairs):
-        end = len(question) + len(answer)
-        ids[index, :end] = torch.tensor(question + answer)
-        labels[index, len(question) : end] = torch.tensor(answer)
+    for index, (prompt_ids, answer_ids) in enumerate(pairs):
+        end = len(prompt_ids) + len(answer_ids)
+        ids[index, :end] = torch.tensor(prompt_ids + answer_ids)
+        labels[index, len(prompt_ids) : end] = torch.tensor(answer_ids)
     return ids, labels
 
 

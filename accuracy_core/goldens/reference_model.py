@@ -1,0 +1,106 @@
+"""Loading a reference model, and checking that a loader gave what was asked for."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from accuracy_core.errors import ConfigurationError, ReferenceError_
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+
+class ModelLoader(Protocol):
+    """Called once per dtype. Must return a model whose weights are in `dtype` on the CPU, in any training mode."""
+
+    def __call__(self, model_checkpoint: str, dtype: torch.dtype, *, config: PreTrainedConfig) -> PreTrainedModel: ...
+
+
+def load_reference_model(
+    model_checkpoint: str,
+    dtype: torch.dtype,
+    *,
+    config: PreTrainedConfig | None = None,
+    attn_implementation: str = "auto",
+    trust_remote_code: bool = False,
+) -> PreTrainedModel:
+    """Load a causal language model as it is, in `dtype`, on the CPU. Raises ConfigurationError if that fails."""
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging as transformers_logging
+
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            model_checkpoint,
+            dtype=dtype,
+            config=config,
+            attn_implementation=None if attn_implementation == "auto" else attn_implementation,
+            trust_remote_code=trust_remote_code,
+        )
+    except (ValueError, OSError, ImportError, RuntimeError) as error:
+        raise ConfigurationError(
+            f"reference model {model_checkpoint} cannot be loaded in {dtype}: {error}",
+            fix="check that transformers knows the architecture, or pass a model_loader",
+        ) from error
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
+    return model
+
+
+def check_loaded(model: Any, dtype: torch.dtype) -> PreTrainedModel:
+    """`model` in evaluation mode. Raises ReferenceError_ unless it is a generating causal model in `dtype`."""
+    from transformers import PreTrainedModel
+
+    if not isinstance(model, PreTrainedModel) or not model.can_generate():
+        raise ReferenceError_(
+            f"model_loader returned a {type(model).__name__}, not a transformers model that generates text",
+            fix="return an AutoModelForCausalLM model",
+        )
+    found = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    # below FP32 some architectures keep single modules in FP32 on purpose; an FP32 reference must be FP32 throughout
+    if dtype not in found or (dtype is torch.float32 and len(found) > 1):
+        names = ", ".join(sorted(str(item) for item in found)) or "none"
+        raise ReferenceError_(
+            f"model_loader was asked for {dtype} and returned parameters in {names}",
+            fix="load with dtype=dtype and do not convert afterwards",
+        )
+    meta = [name for name, parameter in model.named_parameters() if parameter.is_meta]
+    if meta:
+        raise ReferenceError_(f"model_loader left parameters without data: {', '.join(meta[:3])}")
+    return model.eval()
+
+
+@contextmanager
+def one_model(
+    loader: ModelLoader, checkpoint: str, dtype: torch.dtype, config: PreTrainedConfig
+) -> Iterator[list[Any]]:
+    """The loaded model as the only item of a list; freed on leaving, before the next one is loaded.
+
+    A list, so that the caller's variable does not keep the weights alive.
+    """
+    holder: list[Any] = [check_loaded(loader(checkpoint, dtype, config=config), dtype)]
+    try:
+        yield holder
+    finally:
+        holder.clear()
+        gc.collect()
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Run with `count` intra-op threads; one is the fastest on small machines (two were 1.6 times slower, measured)."""
+    if count < 1:
+        raise ConfigurationError(f"num_threads is {count}", fix="use 1 or more")
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
