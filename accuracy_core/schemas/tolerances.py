@@ -19,6 +19,19 @@ class Guards(Part):
     linf_ratio: float = Field(gt=0)
     flip_noise_multiple: float = Field(gt=0, description="k: an argmax flip is excused up to ULP bound + k * noise")
     flip_noise_quantile: float = Field(gt=0, le=1, description="clean quantile that stands for the noise")
+    winner_noise_multiple: float | None = Field(
+        None, gt=0, description="error at the reference's argmax, in clean quantiles of errors at likely tokens"
+    )
+    crest_envelope: float | None = Field(
+        None, gt=0, description="an L-inf hit must also exceed this times the run's worst baseline max-over-RMS"
+    )
+    pooled_l2_ratio: float | None = Field(
+        None, gt=0, description="typical (geometric mean) L2 ratio of many rows that no clean target reaches"
+    )
+    row_log_spread: float = Field(0.0, ge=0, description="clean standard deviation of log L2 ratio between rows")
+    pooled_z: float = Field(0.0, ge=0, description="standard errors that a pooled ratio is allowed on top")
+    bias_p: float | None = Field(None, gt=0, lt=1, description="p-value below which a signed bias is no accident")
+    bias_noise_share: float = Field(0.0, ge=0, description="bias, in RMS of the base noise, that is too small to matter")
 
 
 class Aggregate(Part):

@@ -1,0 +1,92 @@
+"""The documented routes to a pass: any of them is enough, unless a guard fired."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from accuracy_core.numerics.aggregate import Aggregates
+from accuracy_core.numerics.plan import Plan
+from accuracy_core.numerics.pooled import pooled_limit
+from accuracy_core.numerics.precision import ulp
+from accuracy_core.numerics.row_stats import RowStats
+from accuracy_core.schemas import RouteResult, Tolerances
+
+_NEEDS_BASELINE = "needs a baseline (three-way mode)"
+
+
+def divergence_limit(rows: RowStats, bits: int, n_ulps: float) -> torch.Tensor:
+    """(rows,) `n_ulps * ulp(max(|t_s|, |t_g|))`: how far apart two logits may be that rounding can swap."""
+    return n_ulps * ulp(rows.divergence_size, bits)
+
+
+def two_way_passed(rows: RowStats, plan: Plan, n_ulps: float) -> torch.Tensor:
+    """(rows,) bool: every top-k error within its rtol and the divergence in bounds. NaN never passes."""
+    within = torch.stack([rows.topk[:, i] <= s.rtol for i, s in enumerate(plan.slices)], -1).all(-1)
+    limit = divergence_limit(rows, plan.bits, n_ulps)
+    same = rows.target_id == rows.expected_id
+    return within & (same | (rows.divergence_gap <= limit))
+
+
+def two_way_route(passed: torch.Tensor, rows: RowStats, plan: Plan) -> RouteResult:
+    """All rows of all prompts within the static limits; `value` is the share of rows that are."""
+    share = float(passed.double().mean())
+    detail = ""
+    if not bool(passed.all()):
+        over = rows.topk / torch.tensor([max(s.rtol, 1e-30) for s in plan.slices], dtype=torch.float64)
+        worst = over.amax(-1).nan_to_num(nan=math.inf).masked_fill(passed, -math.inf)
+        i = int(worst.argmax())
+        k = int(over[i].nan_to_num(nan=math.inf).argmax())
+        detail = (
+            f"{int((~passed).sum())} of {len(passed)} rows; prompt {int(rows.prompt[i])} token {int(rows.token[i])}: "
+            f"top-{plan.slices[k].key} error {float(rows.topk[i, k]):.3g}, limit {plan.slices[k].rtol:g}"
+        )
+    return RouteResult(route="two_way", passed=bool(passed.all()), value=share, threshold=1.0, detail=detail)
+
+
+def sigma_route(a: Aggregates | None, rows: int, tolerances: Tolerances, *, plain: bool) -> RouteResult:
+    """`sigma_ratio <= 1`, or not to be told from it.
+
+    A target exactly as good as BF16 has sigma ratio 1 and lands above it half of the time. Unless `plain`, the route also
+    passes when 1 lies within the scatter that clean rows are known to have, or within the bootstrap interval over prompts,
+    as long as the ratio is one that a clean target can reach at all (one broken prompt makes any interval wide).
+    """
+    threshold = tolerances.aggregate.sigma_ratio
+    if a is None:
+        return RouteResult(
+            route="sigma_ratio", passed=None, value=math.nan, threshold=threshold, detail=_NEEDS_BASELINE
+        )
+    value, low = a.sigma_ratio, a.sigma_interval[0]
+    if math.isnan(value):
+        return RouteResult(route="sigma_ratio", passed=None, value=value, threshold=threshold, detail="no error at all")
+    passed, detail = value <= threshold, ""
+    if not passed and not plain and math.isfinite(value):
+        guards = tolerances.guards
+        scatter = value / math.exp(guards.pooled_z * guards.row_log_spread / math.sqrt(rows))
+        if scatter <= threshold or (low <= threshold and value < pooled_limit(rows, guards)):
+            passed = True
+            detail = f"not to be told from {threshold:g} with this many prompts and rows"
+    return RouteResult(route="sigma_ratio", passed=passed, value=value, threshold=threshold, detail=detail)
+
+
+def bc_route(a: Aggregates | None, tolerances: Tolerances) -> RouteResult:
+    """Pooled BC of the worst generation index; not measured where the samples are too few."""
+    threshold = tolerances.aggregate.bc
+    if a is None:
+        return RouteResult(route="agg_bc", passed=None, value=math.nan, threshold=threshold, detail=_NEEDS_BASELINE)
+    if math.isinf(a.sigma_ratio):
+        return RouteResult(
+            route="agg_bc", passed=None, value=a.agg_bc, threshold=threshold,
+            detail="not measured: the target has non-finite logits",
+        )  # fmt: skip
+    if math.isnan(a.agg_bc):
+        detail = f"not measured: fewer than {tolerances.aggregate.bc_min_samples} errors at a generation index"
+        return RouteResult(route="agg_bc", passed=None, value=math.nan, threshold=threshold, detail=detail)
+    return RouteResult(
+        route="agg_bc",
+        passed=a.agg_bc >= threshold,
+        value=a.agg_bc,
+        threshold=threshold,
+        detail=f"token {a.agg_bc_token}",
+    )

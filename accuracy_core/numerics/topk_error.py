@@ -1,0 +1,43 @@
+"""Two-way top-k error: the documented static check."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from accuracy_core.numerics.leaders import Leaders
+from accuracy_core.numerics.tolerance_map import TopK
+
+
+def topk_errors(
+    error: torch.Tensor,
+    expected: Leaders,
+    slices: Sequence[TopK],
+    *,
+    error_max: torch.Tensor,
+    expected_max: torch.Tensor,
+    vocab: int,
+) -> torch.Tensor:
+    """`err_k = max over S_k (|t - e| - atol) / max over S_k |e|` for each slice: (rows, slices).
+
+    `S_k` are the k largest expected logits, all of them when k reaches the vocabulary. `error` (rows, vocab) is
+    `t - e` without its shift, infinite in columns that only the target has not; `expected` the leaders of e, at least
+    as many as the largest k below the vocabulary; `error_max` and `expected_max` (rows,) are `max |t - e|` and `max |e|`.
+    Where `max |e|` is 0 the error is 0 if it is within atol, else infinite.
+    """
+    head = error.gather(-1, expected.ids).abs_()
+    size = expected.values.abs().masked_fill(expected.values.isinf(), 0)
+    columns = []
+    for s in slices:
+        whole = s.k is None or s.k >= vocab
+        worst = error_max if whole else head[:, : s.k].amax(-1)
+        scale = expected_max if whole else size[:, : s.k].amax(-1)
+        excess = worst - s.atol
+        columns.append(torch.where(scale > 0, excess / scale, torch.where(excess <= 0, 0.0, torch.inf)))
+    return torch.stack(columns, -1)
+
+
+def largest_k(slices: Sequence[TopK], vocab: int) -> int:
+    """How many leaders of the expected logits the slices need."""
+    return max((s.k for s in slices if s.k is not None and s.k < vocab), default=1)
