@@ -20,8 +20,8 @@ _KV_SETTINGS = ("kv_cache_memory_bytes", "gpu_memory_utilization", "num_gpu_bloc
 def spec_arguments(spec: EngineSpec, model: str, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What `spec` itself says, under vLLM's names. Fields at their neutral value are left to vLLM.
 
-    `model` is the resolved checkpoint, `config` its parsed config.json where there is one. Raises ConfigurationError for
-    settings that exclude each other.
+    `model` is the resolved checkpoint, `config` its parsed config.json where there is one. Raises ConfigurationError
+    for settings that exclude each other.
     """
     arguments: dict[str, Any] = {
         "model": model,
@@ -58,8 +58,8 @@ def offline_arguments(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """(given, own) for the offline engine: what the spec says, and what an accuracy run adds where the spec is silent.
 
-    Only token ids cross into the engine, so it needs no tokenizer. No prefix caching: a hit would skip the prefill that is
-    to be looked at.
+    Only token ids cross into the engine, so it needs no tokenizer. No prefix caching: a hit would skip the prefill
+    that is to be looked at.
     """
     given = spec_arguments(spec, model, config)
     own = {
@@ -85,8 +85,8 @@ def server_flags(
 ) -> list[str]:
     """Command-line flags of vLLM's OpenAI server.
 
-    `--generation-config vllm`: a checkpoint's own sampling defaults would apply to every request that does not name them,
-    and greedy would not be greedy.
+    `--generation-config vllm`: a checkpoint's own sampling defaults would apply to every request that does not name
+    them, and greedy would not be greedy.
     """
     arguments = {"generation_config": "vllm", "served_model_name": served_model_name}
     arguments |= spec_arguments(spec, model, config)
@@ -94,7 +94,8 @@ def server_flags(
 
 
 def flags(arguments: Mapping[str, Any]) -> list[str]:
-    """Keywords as flags: `a_b=1` -> `--a-b 1`, booleans -> `--a-b` or `--no-a-b`, mappings -> JSON, lists -> many values.
+    """Keywords as flags: `a_b=1` -> `--a-b 1`, booleans -> `--a-b` or `--no-a-b`, mappings -> JSON, lists -> many
+    values.
 
     None is left out.
     """

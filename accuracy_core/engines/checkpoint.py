@@ -60,8 +60,8 @@ def tokens_to_generate(request: ReplayRequest) -> int:
 def check_lengths(spec: EngineSpec, requests: Sequence[ReplayRequest], config: Mapping[str, Any]) -> None:
     """Raise ConfigurationError for requests that the engine cannot hold, before it is loaded.
 
-    Checked: no request at all, prompt plus output longer than the context, a token id outside the vocabulary, two requests
-    of the same id.
+    Checked: no request at all, prompt plus output longer than the context, a token id outside the vocabulary, two
+    requests of the same id.
     """
     if not requests:
         raise ConfigurationError("there is no request to replay", fix="give at least one prompt")

@@ -84,9 +84,9 @@ def acquire_cores(
 ) -> CoreLease:
     """Lock `count` cores (the lowest free ones), or exactly `cores`; then end what earlier engines left behind on them.
 
-    Locks are taken in ascending order and none is kept while waiting for the others, so two callers cannot block each other.
-    Raises ConfigurationError for a request that this host can never meet, DeviceBusyError naming the holders when the cores
-    are not free within `timeout_s`, InfrastructureError when a leftover cannot be ended.
+    Locks are taken in ascending order and none is kept while waiting for the others, so two callers cannot block each
+    other. Raises ConfigurationError for a request that this host can never meet, DeviceBusyError naming the holders
+    when the cores are not free within `timeout_s`, InfrastructureError when a leftover cannot be ended.
     """
     known = platform_cores(platform)
     wanted = _possible(platform, known, count, cores)
@@ -249,6 +249,6 @@ def _end_leftovers(lease: CoreLease) -> None:
     survivors = processes.end(left, grace_s=0.0)
     if survivors:
         raise InfrastructureError(
-            f"processes of an earlier engine are still on {lease.platform.value} cores {list(lease.cores)}: {survivors}",
+            f"an earlier engine is still on {lease.platform.value} cores {list(lease.cores)}: processes {survivors}",
             fix="end them, they ignore SIGKILL or belong to another user",
         )

@@ -25,8 +25,8 @@ _CORES_PER_NEURON_DEVICE = 2
 def platform_cores(platform: Platform) -> tuple[int, ...]:
     """Cores of `platform` on this host, ascending.
 
-    From $ASSAY_<PLATFORM>_CORES, else $ASSAY_DEVICES_FILE, else (cuda) an inherited CUDA_VISIBLE_DEVICES of plain numbers,
-    else the device files. The CPU has one slot: two engines on the same cores would only disturb each other.
+    From $ASSAY_<PLATFORM>_CORES, else $ASSAY_DEVICES_FILE, else (cuda) an inherited CUDA_VISIBLE_DEVICES of plain
+    numbers, else the device files. The CPU has one slot: two engines on the same cores would only disturb each other.
     Raises ConfigurationError for a notation that cannot be read.
     """
     platform = Platform(platform)

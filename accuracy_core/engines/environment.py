@@ -25,8 +25,8 @@ def engine_environment(
 ) -> dict[str, str]:
     """Environment for an engine of `spec` on the leased cores. `spec.env` has the last word.
 
-    `scratch` is private to this engine: its TMPDIR is made there. `model` is the resolved checkpoint; the Hub is switched
-    off only when it is a local folder.
+    `scratch` is private to this engine: its TMPDIR is made there. `model` is the resolved checkpoint; the Hub is
+    switched off only when it is a local folder.
     """
     environment = {key: value for key, value in os.environ.items() if key not in FOREIGN_VARIABLES}
     # An empty VLLM_ variable is not "unset" to vLLM: VLLM_CPU_KVCACHE_SPACE="" ends in int('').

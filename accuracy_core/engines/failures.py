@@ -10,7 +10,8 @@ _CONFIGURATION = (FailureKind.ARGUMENT, FailureKind.MODEL, FailureKind.PORT, Fai
 
 
 def start_error(message: str, log_tail: str, *, kind: FailureKind | None = None) -> AssayError:
-    """EngineArgumentError when the log (or `kind`) says that argument, model, port or fault are wrong, else EngineStartError.
+    """EngineArgumentError when the log (or `kind`) says that argument, model, port or fault are wrong, else
+    EngineStartError.
 
     Running out of memory is not provably the configuration's fault, others may hold it: EngineStartError, with advice.
     """

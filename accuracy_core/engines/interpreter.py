@@ -41,8 +41,8 @@ print(json.dumps(found))
 
 
 def find_interpreter(spec: EngineSpec | None = None) -> Path:
-    """Interpreter for the engine: `spec.python`, $ASSAY_ENGINE_PYTHON, `.venv-engine` in the working directory or beside
-    the project or this environment, else this interpreter when it has vLLM.
+    """Interpreter for the engine: `spec.python`, $ASSAY_ENGINE_PYTHON, `.venv-engine` in the working directory or
+    beside the project or this environment, else this interpreter when it has vLLM.
 
     The path is made absolute but links are kept: a venv's `python` is a link and means its venv. Raises
     ConfigurationError saying where was looked.

@@ -27,15 +27,16 @@ _SIGNS: tuple[tuple[FailureKind, str], ...] = (
     (FailureKind.PORT, r"address already in use|Errno 98\b"),
     (
         FailureKind.MEMORY,
-        r"out of memory|OutOfMemoryError|std::bad_alloc|Cannot allocate memory|MemoryError|No available memory for the cache"
-        r"|less than requested memory|free memory on device .* less than|NRT_RESOURCE",
+        r"out of memory|OutOfMemoryError|std::bad_alloc|Cannot allocate memory|MemoryError"
+        r"|No available memory for the cache|less than requested memory|free memory on device .* less than|NRT_RESOURCE",
     ),
     (
         FailureKind.MODEL,
         r"is not a local folder and is not a valid model identifier|Repo id must|RepositoryNotFoundError|GatedRepoError"
-        r"|does not appear to have a file named|Can't load the configuration of|Can't load tokenizer|Unrecognized model in"
-        r"|model type .* but Transformers does not recognize|are not supported for now|Cannot find any model weights"
-        r"|HeaderTooLarge|SafetensorError|Invalid repository ID|LocalEntryNotFoundError|cannot find the requested files",
+        r"|does not appear to have a file named|Can't load the configuration of|Can't load tokenizer"
+        r"|Unrecognized model in|model type .* but Transformers does not recognize|are not supported for now"
+        r"|Cannot find any model weights|HeaderTooLarge|SafetensorError|Invalid repository ID"
+        r"|LocalEntryNotFoundError|cannot find the requested files",
     ),
     (
         FailureKind.ARGUMENT,

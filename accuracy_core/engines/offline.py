@@ -30,13 +30,13 @@ _DEVICE_TIMEOUT_S = 3600.0
 class OfflineVllmEngine:
     """TargetEngine on `vllm.LLM`. Made loaded; `close` (or leaving the block) ends every process of it.
 
-    Greedy, past EOS, one request at a time, prefix caching off, fixed thread count: composition of the batch and number of
-    threads change bf16 logits. Rows are float32 copies of what the sampler sees before temperature.
+    Greedy, past EOS, one request at a time, prefix caching off, fixed thread count: composition of the batch and
+    number of threads change bf16 logits. Rows are float32 copies of what the sampler sees before temperature.
 
     `lease` None leases the cores for as long as the engine lives. `scratch` takes the tensor files
     (`<request id>.safetensors`); None makes a folder in memory that `close` removes. `route` "reprompt" uses the
-    documented loop of asking again at each divergence even where one pass works; "forced_decode" raises NotMeasuredError
-    where it does not.
+    documented loop of asking again at each divergence even where one pass works; "forced_decode" raises
+    NotMeasuredError where it does not.
 
     Run here on CPU only. On CUDA and Neuron the same code sets the leased cores visible and probes what works; the
     second runner's trace replay and Neuron's re-prompting were tested against stand-ins.
@@ -125,7 +125,8 @@ class OfflineVllmEngine:
         return log_tail(self.log_path, lines)
 
     def replay(self, requests: Sequence[ReplayRequest], on_progress: Progress | None = None) -> list[ReplayResult]:
-        """One result per request, in order; rows in `<scratch>/<request id>.safetensors` as `logits` float32 (tokens, vocab).
+        """One result per request, in order; rows in `<scratch>/<request id>.safetensors` as `logits` float32 (tokens,
+        vocab).
 
         Raises ConfigurationError for requests that do not fit (see `check_lengths`), EngineDiedError when the engine is
         gone or does not answer within `request_timeout_s`.

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from accuracy_core.engines.cores import CoreLease
 from accuracy_core.engines.devices import cores_needed, platform_cores
@@ -14,25 +14,16 @@ from accuracy_core.engines.protocol import TargetEngine
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.schemas import EngineSpec
 
-
-class EngineFactory(Protocol):
-    """Makes a loaded engine; see OfflineVllmEngine for what the arguments mean."""
-
-    def __call__(
-        self,
-        spec: EngineSpec,
-        *,
-        lease: CoreLease | None = None,
-        scratch: Path | None = None,
-        log_path: Path | None = None,
-        startup_timeout_s: float = 600,
-        **options: Any,
-    ) -> TargetEngine: ...
+#: makes a loaded engine; the keywords are those of `open_engine`
+EngineFactory = Callable[..., TargetEngine]
 
 
 @dataclass(frozen=True)
 class EngineKind:
-    """An entry of the registry. `load` imports the factory, `check` raises ConfigurationError for a spec it cannot honour."""
+    """An entry of the registry.
+
+    `load` imports the factory, `check` raises ConfigurationError for a spec it cannot honour.
+    """
 
     name: str
     description: str
@@ -88,8 +79,8 @@ def engine_kind(name: str) -> EngineKind:
 def check_spec(spec: EngineSpec) -> None:
     """Raise ConfigurationError for what can be found wrong with `spec` without loading anything.
 
-    Checked: the engine's name, the model, the fault and its layer, the engine's interpreter and what it has, settings that
-    exclude each other, more cores than this host has.
+    Checked: the engine's name, the model, the fault and its layer, the engine's interpreter and what it has, settings
+    that exclude each other, more cores than this host has.
     """
     from accuracy_core.engines.checkpoint import effective_config, resolve_checkpoint
     from accuracy_core.faults import resolve_fault

@@ -126,7 +126,8 @@ def start_server(
 
     The log goes to `log_path` (overwritten). `port` None takes a free one. Nothing is left running when this raises:
 
-    - EngineArgumentError: the port is taken, or the server refused an argument, the model or the fault (log's end inside);
+    - EngineArgumentError: the port is taken, or the server refused an argument, the model or the fault (log's end
+    inside);
     - ConfigurationError: no such model or fault, no interpreter with vLLM;
     - EngineStartError: it ended for another reason, ran out of memory, or was not up within `startup_timeout_s`.
     """
@@ -228,7 +229,7 @@ def _check_cores(lease: CoreLease | None) -> None:
     while users := lease.other_users():
         if time.monotonic() >= deadline:
             raise InfrastructureError(
-                f"{lease.platform.value} cores {list(lease.cores)} are still held by {users} after the engine was ended",
+                f"the engine was ended, but {lease.platform.value} cores {list(lease.cores)} are still held by {users}",
                 fix="end those processes",
             )
         processes.wait_gone(users, _POLL_S)

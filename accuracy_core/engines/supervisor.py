@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -31,7 +32,7 @@ POLL_S = 0.02
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def parse(arguments):
+def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(prog="supervisor")
     parser.add_argument("--lifeline", type=int, required=True)
     parser.add_argument("--status", type=int, required=True)
@@ -44,14 +45,14 @@ def parse(arguments):
     return options, arguments[split + 1 :]
 
 
-def descendants():
+def descendants() -> list[int]:
     """Pids of every living process below this one. Zombies are left out."""
-    children = {}
+    children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         try:
-            with open("/proc/%s/stat" % name, "rb") as file:
+            with open(f"/proc/{name}/stat", "rb") as file:
                 fields = file.read().rsplit(b")", 1)[1].split()
         except (OSError, IndexError):
             continue
@@ -65,16 +66,16 @@ def descendants():
     return found
 
 
-def is_helper(pid):
+def is_helper(pid: int) -> bool:
     try:
-        with open("/proc/%d/cmdline" % pid, "rb") as file:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
             command = file.read()
     except OSError:
         return False
     return any(name in command for name in HELPERS)
 
 
-def send(pids, signum):
+def send(pids: Iterable[int], signum: int) -> None:
     for pid in pids:
         try:
             os.kill(pid, signum)
@@ -85,11 +86,11 @@ def send(pids, signum):
 class Tree:
     """The engine's process tree. `code` is the leader's exit code once it has ended."""
 
-    def __init__(self, leader):
+    def __init__(self, leader: int) -> None:
         self.leader = leader
-        self.code = None
+        self.code: int | None = None
 
-    def reap(self):
+    def reap(self) -> None:
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -101,7 +102,7 @@ class Tree:
         except ChildProcessError:
             return
 
-    def wait(self, seconds, done):
+    def wait(self, seconds: float, done: Callable[[], bool]) -> bool:
         """Reap until `done()` or `seconds` are over. Returns whether it is done."""
         end = time.monotonic() + seconds
         while True:
@@ -112,7 +113,7 @@ class Tree:
                 return False
             time.sleep(POLL_S)
 
-    def end(self, grace):
+    def end(self, grace: float) -> None:
         """SIGTERM to the leader, within `grace` seconds; then SIGKILL to all that is left, as long as there is any."""
         deadline = time.monotonic() + grace
         if self.code is None:
@@ -125,7 +126,7 @@ class Tree:
             self.wait(left, lambda: all(is_helper(pid) for pid in descendants()))
         self.kill_rest()
 
-    def kill_rest(self):
+    def kill_rest(self) -> None:
         end = time.monotonic() + LAST_RESORT_S
         helpers_until = time.monotonic() + HELPER_GRACE_S
         while time.monotonic() < end:
@@ -138,7 +139,7 @@ class Tree:
             time.sleep(POLL_S)
 
 
-def watch(creator):
+def watch(creator: int) -> int | None:
     """Descriptor that becomes readable when process `creator` ends, or None where the kernel has none."""
     try:
         return os.pidfd_open(creator)
@@ -146,19 +147,19 @@ def watch(creator):
         return None
 
 
-def main(arguments):
+def main(arguments: list[str]) -> int:
     options, command = parse(arguments)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
     os.set_blocking(wake, False)
-    asked = []
+    asked: list[int] = []
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, lambda number, frame: asked.append(number))
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(waker)
 
-    def before_exec():
+    def before_exec() -> None:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # the supervisor killed too: at least the leader goes with it
 
     try:

@@ -11,7 +11,7 @@ from accuracy_core.engines.checkpoint import check_lengths, effective_config, re
 from accuracy_core.engines.cores import CoreLease
 from accuracy_core.engines.protocol import Capabilities, Progress
 from accuracy_core.engines.scratch import make_scratch
-from accuracy_core.errors import ConfigurationError, EngineStartError
+from accuracy_core.errors import ConfigurationError, EngineDiedError, EngineStartError
 from accuracy_core.faults import FAULTS, resolve_fault
 from accuracy_core.schemas import EngineSpec, Platform, ReplayRequest, ReplayResult
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class TransformersEngine:
     """TargetEngine on `AutoModelForCausalLM` in this process, teacher-forced through the decode path with a KV cache.
 
-    One request at a time on the CPU with `spec.num_threads` threads (or on the first visible CUDA device). `engine_args`
-    has no meaning here and is refused. Arguments as OfflineVllmEngine.
+    One request at a time on the CPU with `spec.num_threads` threads (or on the first visible CUDA device).
+    `engine_args` has no meaning here and is refused. Arguments as OfflineVllmEngine.
 
     Raises ConfigurationError (model, fault, engine arguments, platform), EngineStartError when loading fails.
     """
@@ -48,7 +48,8 @@ class TransformersEngine:
         self.scratch = scratch or self._own_scratch or Path()
         self.scratch.mkdir(parents=True, exist_ok=True)
         try:
-            self._model = _load(spec, model)
+            self._device = "cuda" if spec.platform is Platform.CUDA else "cpu"
+            self._model: torch.nn.Module | None = _load(spec, model).to(self._device)
             if fault is not None:
                 FAULTS[fault.name].inject_hf(self._model, fault)
         except BaseException:
@@ -67,7 +68,8 @@ class TransformersEngine:
         )
 
     def replay(self, requests: Sequence[ReplayRequest], on_progress: Progress | None = None) -> list[ReplayResult]:
-        """One result per request, in order; rows in `<scratch>/<request id>.safetensors` as `logits` float32 (tokens, vocab).
+        """One result per request, in order; rows in `<scratch>/<request id>.safetensors` as `logits` float32 (tokens,
+        vocab).
 
         Raises ConfigurationError for requests that do not fit (see `check_lengths`).
         """
@@ -104,7 +106,9 @@ class TransformersEngine:
         """Rows float32 (count, vocab) and the tokens that followed them: forced, else the rows' argmax."""
         import torch
 
-        device = self._model.device
+        if self._model is None:
+            raise EngineDiedError("the engine was closed", fix="open a new one")
+        device = self._device
         rows, tokens = [], []
         step = torch.tensor([prompt], device=device)
         cache = None
@@ -138,7 +142,10 @@ class TransformersEngine:
 
 
 def check_supported(spec: EngineSpec) -> None:
-    """Raise ConfigurationError for what this engine cannot honour: silently ignoring it would analyse something else."""
+    """Raise ConfigurationError for what this engine cannot honour:
+
+    silently ignoring it would analyse something else.
+    """
     refused = [f"engine_args.{name}" for name in spec.engine_args]
     refused += [name for name in ("quantization", "additional_config", "env") if getattr(spec, name)]
     if spec.kv_cache_dtype != "auto":
@@ -165,4 +172,4 @@ def _load(spec: EngineSpec, model: str) -> torch.nn.Module:
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise EngineStartError(f"{model} cannot be loaded: {error}", fix="check the checkpoint") from error
-    return loaded.eval().to("cuda" if spec.platform is Platform.CUDA else "cpu")
+    return loaded.eval()

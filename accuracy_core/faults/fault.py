@@ -36,8 +36,8 @@ class Fault:
     """A fault of the registry: what it does, its defaults, and where it must show.
 
     `unit` says what `strength` means. `expected_module` is a dotted module name with `{layer}`; `expected_phase` and
-    `level` are what a debugger has to find. `inject_hf(model, fault)` puts it into a Hugging Face model and returns what
-    takes it out again; vLLM's injection of the same name is in `assay_inside.faults`.
+    `level` are what a debugger has to find. `inject_hf(model, fault)` puts it into a Hugging Face model and returns
+    what takes it out again; vLLM's injection of the same name is in `assay_inside.faults`.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Decode writes K and V into a wrong slot of their block: prefill is right, every later row is not.
 
-The slot of a decoded token at position p in blocks of b tokens is `p - p % b + (p + shift) % b`. Attention then reads at
-slot p whatever was there: nothing for the first decoded token, its predecessor's K and V for the next ones.
+The slot of a decoded token at position p in blocks of b tokens is `p - p % b + (p + shift) % b`. Attention then reads
+at slot p whatever was there: nothing for the first decoded token, its predecessor's K and V for the next ones.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ class ShiftedCache:
     def update(
         self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`keys`, `values` (batch, heads, tokens, head_dim) of the new tokens; returns the whole cache's, as attention reads it."""
+        """`keys`, `values` (batch, heads, tokens, head_dim) of the new tokens;
+
+        returns the whole cache's, as attention reads it.
+        """
         position = int(self._cache.get_seq_length(layer_idx))
         slot = shifted_slot(position, self._shift, self._block_size)
         if keys.shape[-2] > 1 or position == 0 or position < self._first_position or slot == position:

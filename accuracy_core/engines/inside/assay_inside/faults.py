@@ -15,7 +15,10 @@ _ATTENTION = r"\.layers\.%d\..*\.attn$"
 
 
 class FaultNotApplicable(ValueError):
-    """The model or this vLLM has no place for the fault. The text starts with a fixed phrase that ends up in the log."""
+    """The model or this vLLM has no place for the fault.
+
+    The text starts with a fixed phrase that ends up in the log.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__("assay fault not applicable: " + reason)
@@ -26,7 +29,7 @@ def inject(runner: Any, fault: Dict[str, Any]) -> List[str]:
     try:
         injection = INJECTIONS[fault["name"]]
     except KeyError:
-        raise FaultNotApplicable("%r is unknown inside the engine" % fault["name"])
+        raise FaultNotApplicable("%r is unknown inside the engine" % fault["name"]) from None
     return injection(runner, fault)
 
 
@@ -45,7 +48,7 @@ class StepTokens:
         self.runner = runner
         self.positions = torch.empty(0, dtype=torch.long)
         self.prompt_lengths = torch.empty(0, dtype=torch.long)
-        self._scheduled = {}  # type: Dict[str, int]
+        self._scheduled: Dict[str, int] = {}
         execute = runner.execute_model
 
         def execute_model(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
@@ -62,7 +65,7 @@ class StepTokens:
     def _before_forward(self, model: Any, args: Any, kwargs: Dict[str, Any]) -> None:
         """Runs after the batch was put in order, which is why it is here and not in `execute_model`."""
         positions = kwargs.get("positions", args[1] if len(args) > 1 else None)
-        lengths = []  # type: List[int]
+        lengths: List[int] = []
         if self._scheduled:
             batch = self.runner.input_batch
             for index, request in enumerate(batch.req_ids):

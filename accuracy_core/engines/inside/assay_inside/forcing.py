@@ -3,8 +3,8 @@
 SamplingParams(temperature=0, ignore_eos=True, max_tokens=n, extra_args={"assay_id": ID, "assay_force": [n token ids]})
 
 One class serves both generations of vLLM's model runner, which ask for different interfaces. The V1 side was measured
-bit-equal to `logprobs_mode="raw_logits"` on CPU, with chunked prefill, preemption and mixed lengths; the V2 side (default
-on GPU) follows vLLM 0.32's source and was run against stand-ins only.
+bit-equal to `logprobs_mode="raw_logits"` on CPU, with chunked prefill, preemption and mixed lengths; the V2 side
+(default on GPU) follows vLLM 0.32's source and was run against stand-ins only.
 """
 
 from typing import Any, Dict, List, Optional, Tuple
@@ -22,7 +22,7 @@ ID = "assay_id"
 FORCE = "assay_force"
 
 #: request's assay id -> step -> raw row, float32 (vocab,), on the CPU. Filled in the process that samples.
-ROWS = {}  # type: Dict[str, Dict[int, torch.Tensor]]
+ROWS: Dict[str, Dict[int, torch.Tensor]] = {}
 
 
 def settings(params: Any) -> Optional[Tuple[Optional[str], Optional[List[int]]]]:
@@ -47,7 +47,7 @@ class RecordAndForce(V1Processor, V2Processor):
 
     def __init__(self, vllm_config: Any, *arguments: Any) -> None:
         # V1 passes (config, device, is_pin_memory), V2 (config, request states)
-        self.requests = {}  # type: Dict[int, Tuple[Optional[str], Optional[List[int]], Optional[List[int]]]]
+        self.requests: Dict[int, Tuple[Optional[str], Optional[List[int]], Optional[List[int]]]] = {}
         self.states = arguments[0] if len(arguments) == 1 else None
 
     @classmethod
@@ -102,10 +102,10 @@ class RecordAndForce(V1Processor, V2Processor):
             return logits
         slots = context.expanded_idx_mapping.tolist()
         positions = context.pos.tolist()
-        for index, (slot, position) in enumerate(zip(slots, positions)):
+        for index, slot in enumerate(slots):
             if slot not in self.requests:
                 continue
-            step = position + 1 - int(self.states.prompt_len.np[slot])
+            step = positions[index] + 1 - int(self.states.prompt_len.np[slot])
             if step < 0:  # partial prefill
                 continue
             request_id, force, _ = self.requests[slot]

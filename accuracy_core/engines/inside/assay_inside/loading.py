@@ -35,7 +35,10 @@ def server_fields() -> Set[str]:
 
 
 def check_arguments(given: Dict[str, Any], own: Dict[str, Any]) -> Dict[str, Any]:
-    """Arguments for this engine: `given` by the user, which must be known, and `own`, which are left out when they are not."""
+    """Arguments for this engine:
+
+    `given` by the user, which must be known, and `own`, which are left out when they are not.
+    """
     known = engine_fields()
     unknown = sorted(set(given) - known)
     if unknown:
@@ -54,7 +57,7 @@ def load(arguments: Dict[str, Any], record: bool) -> Tuple[Any, bool]:
     """
     from vllm import LLM
 
-    attempts = []  # type: List[Dict[str, Any]]
+    attempts: List[Dict[str, Any]] = []
     if record:
         processors = list(arguments.get("logits_processors") or []) + [PROCESSOR]
         attempts.append(dict(arguments, logits_processors=processors))

@@ -39,8 +39,11 @@ class Replayer:
         return request.outputs[0]
 
     def recorded(self, request_id: str, prompt: List[int], forced: List[int], count: int, path: str) -> Dict[str, Any]:
-        """Through the logits processor: forced tokens in one pass, or `count` free ones; rows as the worker recorded them."""
-        extra = {forcing.ID: request_id}  # type: Dict[str, Any]
+        """Through the logits processor:
+
+        forced tokens in one pass, or `count` free ones; rows as the worker recorded them.
+        """
+        extra: Dict[str, Any] = {forcing.ID: request_id}
         if forced:
             extra[forcing.FORCE] = list(forced)
         completion = self.generate(prompt, self.params(max_tokens=count, extra_args=extra))
@@ -65,8 +68,8 @@ class Replayer:
         Every row keeps the right prefix: the one of the differing token is still right, only what follows is not. A row
         after a divergence comes from prefill instead of decode. Asks only for the tokens that are missing.
         """
-        rows = []  # type: List[torch.Tensor]
-        emitted = []  # type: List[int]
+        rows: List[torch.Tensor] = []
+        emitted: List[int] = []
         while len(emitted) < count:
             missing = count - len(emitted)
             completion = self.generate(
@@ -91,15 +94,16 @@ class Replayer:
 def common(left: List[int], right: List[int]) -> int:
     """Length of the common prefix."""
     length = 0
-    for first, second in zip(left, right):
-        if first != second:
-            break
+    while length < min(len(left), len(right)) and left[length] == right[length]:
         length += 1
     return length
 
 
 def dense_rows(logprobs: Any, count: int, vocab_size: int) -> torch.Tensor:
-    """vLLM's log-probabilities of the first `count` tokens -> float32 (count, vocab). Raises ValueError when some are missing."""
+    """vLLM's log-probabilities of the first `count` tokens -> float32 (count, vocab).
+
+    Raises ValueError when some are missing.
+    """
     if logprobs is None or len(logprobs) < count:
         raise ValueError("the engine returned no log-probabilities")
     rows = torch.full((count, vocab_size), float("nan"), dtype=torch.float32)

@@ -22,9 +22,9 @@ class Channel:
     """The protocol's ends. Standard output is taken away from everybody else in this process."""
 
     def __init__(self) -> None:
-        self.out = os.fdopen(os.dup(1), "w", encoding="utf-8")  # type: TextIO
+        self.out: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
-        self.input = os.fdopen(os.dup(0), "r", encoding="utf-8")  # type: TextIO
+        self.input: TextIO = os.fdopen(os.dup(0), "r", encoding="utf-8")
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
