@@ -30,11 +30,11 @@ def compare_prompts(
 ) -> MultiPromptValidationResult:
     """Compare the logits of several prompts, one tensor (tokens, batch, vocab) per prompt and side.
 
-    `baseline` (FP32) None: two-way, `target` against `expected`. `sampled`: ids the target chose, (tokens, batch), where
-    it did not take the argmax. `tolerances` None: the defaults. `vocab_size`: ids of the tokenizer, None: the reference's
-    width; columns beyond it are padding. `target_dtype`: what the target computes in ("bfloat16", "float16", "float32").
-    `rescue="documented"` judges by the plain documented OR, without guards. `chunk_rows`: rows per chunk, None: chosen
-    for the cache; no result depends on it.
+    `baseline` (FP32) None: two-way, `target` against `expected`. `sampled`: ids the target chose, (tokens, batch),
+    where it did not take the argmax. `tolerances` None: the defaults. `vocab_size`: ids of the tokenizer, None: the
+    reference's width; columns beyond it are padding. `target_dtype`: what the target computes in ("bfloat16",
+    "float16", "float32"). `rescue="documented"` judges by the plain documented OR, without guards. `chunk_rows`: rows
+    per chunk, None: chosen for the cache; no result depends on it.
 
     Raises InputMismatchError (shapes, dtypes, lengths), ConfigurationError (settings), ReferenceError_ (non-finite
     reference), NotMeasuredError (no target row at all). The inputs are not changed.

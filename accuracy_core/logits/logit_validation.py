@@ -39,10 +39,10 @@ def logit_validation(
 ) -> bool:
     """Does the target reproduce the reference for one prompt (or batch of prompts)? True only for verdict `pass`.
 
-    `input_ids`: one list of token ids per batch row. `expected_logits`, `baseline_logits`: (tokens, batch, vocab); with a
-    baseline the comparison is three-way. `generate_fn`: see `teacher_forcing.force`. `save_logits` writes
-    `reference_logits.pt` and `target_logits.pt` (all tokens), `visualize` the HTML pages, into `output_dir`.
-    The other arguments and the errors raised are those of `multi_prompt_logit_validation`.
+    `input_ids`: one list of token ids per batch row. `expected_logits`, `baseline_logits`: (tokens, batch, vocab);
+    with a baseline the comparison is three-way. `generate_fn`: see `teacher_forcing.force`. `save_logits` writes
+    `reference_logits.pt` and `target_logits.pt` (all tokens), `visualize` the HTML pages, into `output_dir`. The other
+    arguments and the errors raised are those of `multi_prompt_logit_validation`.
     """
     result, forced = _validate(
         [input_ids], generate_fn, [expected_logits], None if baseline_logits is None else [baseline_logits],
@@ -75,11 +75,12 @@ def multi_prompt_logit_validation(
 ) -> MultiPromptValidationResult:
     """Validate a target over several prompts, teacher-forced on the reference's tokens.
 
-    `prompts_input_ids[prompt][batch row]` are token ids; `prompts_expected_logits`, `prompts_baseline_logits`: one tensor
-    (tokens, batch, vocab) per prompt; with baselines (FP32) the comparison is three-way and they drive teacher forcing,
-    otherwise the expected logits do. `aggregate_config`, `tol_map`: see `settings.effective_tolerances`. `vocab_size`: ids of the
-    tokenizer (columns beyond are padding). `rescue="documented"`: the plain documented OR, without guards. With
-    `save_logits`, `prompt_<i>/reference_logits.pt` and `target_logits.pt` are written under `output_dir`.
+    `prompts_input_ids[prompt][batch row]` are token ids; `prompts_expected_logits`, `prompts_baseline_logits`: one
+    tensor (tokens, batch, vocab) per prompt; with baselines (FP32) the comparison is three-way and they drive teacher
+    forcing, otherwise the expected logits do. `aggregate_config`, `tol_map`: see `settings.effective_tolerances`.
+    `vocab_size`: ids of the tokenizer (columns beyond are padding). `rescue="documented"`: the plain documented OR,
+    without guards. With `save_logits`, `prompt_<i>/reference_logits.pt` and `target_logits.pt` are written under
+    `output_dir`.
 
     Raises before anything is generated: InputMismatchError, ConfigurationError. Later: NotMeasuredError (an empty first
     generation), InfrastructureError (generate_fn raised), InputMismatchError (what it returned does not fit),
@@ -116,8 +117,9 @@ def _validate(
         check_logits(x, f"prompt {i}: expected logits")
     # the references are compared with themselves first: bad shapes or settings must not cost a generation
     if expected:
+        first = [x[:1] for x in expected]
         compare_prompts(
-            None if baseline is None else [x[:1] for x in baseline], [x[:1] for x in expected], [x[:1] for x in expected],
+            None if baseline is None else [x[:1] for x in baseline], first, first,
             tolerances=tolerances, vocab_size=vocab_size, target_dtype=target_dtype, rescue=rescue,
         )  # fmt: skip
     guides = expected if baseline is None else baseline

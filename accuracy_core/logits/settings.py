@@ -30,8 +30,8 @@ def effective_tolerances(
     """`tolerances` (None: the defaults) with the two documented overrides.
 
     `aggregate_config` takes `agg_sigma_ratio_threshold`, `agg_bc_threshold`, the diagnostic multipliers
-    `agg_linf_ratio_threshold` and `agg_l2_ratio_threshold` (or `linf_multiplier`, `l2_multiplier`), `bc_min_samples`, and
-    every guard limit as `guard_<name>` or in a dict under `guards`. Raises ConfigurationError for unknown names.
+    `agg_linf_ratio_threshold` and `agg_l2_ratio_threshold` (or `linf_multiplier`, `l2_multiplier`), `bc_min_samples`,
+    and every guard limit as `guard_<name>` or in a dict under `guards`. Raises ConfigurationError for unknown names.
     """
     result = tolerances or default_tolerances()
     if tol_map is not None:

@@ -17,8 +17,8 @@ GenerateFn = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Forced:
-    """`logits` (tokens, batch, vocab) of the target along the reference path and the `ids` (tokens, batch) it chose, None
-    if it only returned logits. May be shorter than the path: the target stopped early. `calls` of generate_fn."""
+    """`logits` (tokens, batch, vocab) of the target along the reference path and the `ids` (tokens, batch) it chose,
+    None if it only returned logits. May be shorter than the path: the target stopped early. `calls` of generate_fn."""
 
     logits: torch.Tensor
     ids: torch.Tensor | None
@@ -27,15 +27,16 @@ class Forced:
 
 @torch.no_grad()
 def force(input_ids: Sequence[Sequence[int]], generate_fn: GenerateFn, path: torch.Tensor) -> Forced:
-    """Logits of the target for every token of `path` (tokens, batch), each conditioned on the reference's tokens before it.
+    """Logits of the target for every token of `path` (tokens, batch), each conditioned on the reference's tokens
+    before it.
 
-    `generate_fn(ids (batch, length) int64)` returns logits (tokens, batch, vocab), or those and the chosen ids. If it takes
-    `max_new_tokens`, it is told how many tokens are still missing. Up to and including the first token that differs
-    from the path its logits count; then it is called again with the prompt and the path so far. A generation that ends
-    early without differing is taken as all there is. Prompts of different lengths are run one by one.
+    `generate_fn(ids (batch, length) int64)` returns logits (tokens, batch, vocab), or those and the chosen ids. If it
+    takes `max_new_tokens`, it is told how many tokens are still missing. Up to and including the first token that
+    differs from the path its logits count; then it is called again with the prompt and the path so far. A generation
+    that ends early without differing is taken as all there is. Prompts of different lengths are run one by one.
 
-    Raises InputMismatchError (ids or outputs that do not fit, with both shapes), NotMeasuredError (the first generation is
-    empty), InfrastructureError (generate_fn raised).
+    Raises InputMismatchError (ids or outputs that do not fit, with both shapes), NotMeasuredError (the first
+    generation is empty), InfrastructureError (generate_fn raised).
     """
     rows = [[int(i) for i in row] for row in input_ids]
     if len(rows) != path.shape[1]:

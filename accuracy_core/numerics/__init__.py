@@ -1,4 +1,6 @@
-"""Numerical comparison of logits: errors, ratios, guards, routes, verdict. Imports torch and the standard library only."""
+"""Numerical comparison of logits: errors, ratios, guards, routes, verdict. Imports torch and the standard library
+only.
+"""
 
 from accuracy_core.numerics.bhattacharyya import bhattacharyya
 from accuracy_core.numerics.defaults import DEFAULT_TOLERANCE_MAP, default_tolerances
@@ -15,6 +17,6 @@ from accuracy_core.numerics.verdict import documented_rule, verdict
 
 __all__ = [
     "DEFAULT_TOLERANCE_MAP", "Judgement", "Location", "Plan", "PromptLogits", "RunStats", "bhattacharyya",
-    "default_tolerances", "documented_rule", "error_ratio", "judge", "kl_divergence", "l2_floor", "linf_floor", "locate",
-    "parse_tolerance_map", "stream", "ulp", "verdict",
+    "default_tolerances", "documented_rule", "error_ratio", "judge", "kl_divergence", "l2_floor", "linf_floor",
+    "locate", "parse_tolerance_map", "stream", "ulp", "verdict",
 ]  # fmt: skip

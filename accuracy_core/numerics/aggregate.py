@@ -20,8 +20,8 @@ from accuracy_core.numerics.student import ClusteredMean, clustered_mean
 
 @dataclass(frozen=True)
 class Aggregates:
-    """`sigma_ratio` with its 95 % interval over prompts; `agg_bc` the worst generation index and which; the tests of bias
-    and slope; `typical` the pooled L2 ratios. Everything NaN that needs a baseline in two-way mode."""
+    """`sigma_ratio` with its 95 % interval over prompts; `agg_bc` the worst generation index and which; the tests of
+    bias and slope; `typical` the pooled L2 ratios. Everything NaN that needs a baseline in two-way mode."""
 
     sigma_ratio: float
     sigma_interval: tuple[float, float]

@@ -33,7 +33,7 @@ def compare_columns(f: torch.Tensor, e: torch.Tensor, t: torch.Tensor, where: st
         if bool(broken.any()):
             row = int(broken.int().argmax())
             raise ReferenceError_(
-                f"the {name} logits hold NaN or +inf ({where}, row {row} of the chunk): there is nothing to compare with",
+                f"the {name} logits hold NaN or +inf ({where}, row {row} of the chunk): nothing to compare with",
                 fix="recompute the golden; if it stays, the reference model or its loader is broken",
             )
     if bool((f.isneginf() != e.isneginf()).any()):

@@ -81,8 +81,8 @@ def _at_least(name: str, value: torch.Tensor, limit: torch.Tensor, detail: str) 
 def _linf_guard(rows: RowStats, ratio: Ratios, limit: float, envelope: float | None, bits: int) -> RowGuard:
     """The maximum of a row is one sample of the tail: where the baseline's own tail is heavy, its own maxima scatter.
 
-    A hit must therefore also exceed `envelope` times the largest max-over-RMS that the baseline shows anywhere in the run,
-    in units of this row's RMS. For Gaussian noise that is less than the limit itself and changes nothing.
+    A hit must therefore also exceed `envelope` times the largest max-over-RMS that the baseline shows anywhere in the
+    run, in units of this row's RMS. For Gaussian noise that is less than the limit itself and changes nothing.
     """
     bound = torch.full_like(ratio.linf, limit)
     if envelope is not None:

@@ -1,7 +1,7 @@
 """The largest entries of each row, without sorting the row.
 
-A full `topk` of a 128k vocabulary costs as much as all other metrics together. The k largest entries lie in the k groups
-with the largest maxima, so it is enough to look into those.
+A full `topk` of a 128k vocabulary costs as much as all other metrics together. The k largest entries lie in the k
+groups with the largest maxima, so it is enough to look into those.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from accuracy_core.numerics import log_histogram
 from accuracy_core.numerics.agreement import top_overlap
 from accuracy_core.numerics.bhattacharyya import bhattacharyya
 from accuracy_core.numerics.bias import signed_bias
+from accuracy_core.numerics.choices import choose
 from accuracy_core.numerics.columns import Columns, compare_columns
 from accuracy_core.numerics.kl import kl_divergence
 from accuracy_core.numerics.leaders import Leaders, leaders
@@ -100,7 +101,10 @@ def _measure(chunk: Chunk, plan: Plan, columns: Columns | None) -> Measured | No
     )
 
     top5 = top_overlap(reference.ids, target.ids)
-    choice = _choices(chunk, expected, reference, target, on_f, broken)
+    picks = choose(chunk.t, chunk.padding, chunk.f, chunk.sampled, expected, reference, target)
+    winner = reference.argmax.unsqueeze(-1)
+    winner_lost = columns.bad.gather(-1, winner).squeeze(-1) if columns is not None else broken
+    winner_error = on_f.error.gather(-1, winner).squeeze(-1).abs().masked_fill(winner_lost, torch.inf)
     kl = kl_divergence(chunk.f, chunk.f.amax(-1, keepdim=True), on_f.error).masked_fill(broken, torch.inf)
 
     sign = torch.sign(f)
@@ -112,34 +116,36 @@ def _measure(chunk: Chunk, plan: Plan, columns: Columns | None) -> Measured | No
     bc = nan.double() if base is None else bhattacharyya(histograms[0], histograms[1], min_samples=plan.bc_min_samples)
     base_bias = signed_bias(sign, sign_sum, base, count) if base else nan
     zero = torch.zeros_like(count)
-    stats = dict(
-        prompt=chunk.prompt,
-        batch=chunk.batch,
-        token=chunk.token,
-        count=count,
-        topk=topk,
-        ref_linf=torch.maximum(f_high, -f_low),
-        ref_l2=torch.linalg.vector_norm(f, dim=-1),
-        linf=linf.masked_fill(broken, torch.inf),
-        l2=torch.linalg.vector_norm(on_f.error, dim=-1).masked_fill(broken, torch.inf),
-        base_linf=base_linf,
-        base_l2=torch.linalg.vector_norm(base.error, dim=-1) if base else nan,
-        shift=on_f.shift,
-        slope=on_f.slope,
-        base_slope=base.slope if base else nan,
-        bias=bias,
-        base_bias=base_bias,
-        lean=bias - on_f.shift * sign_sum / count,
-        base_lean=base_bias - base.shift * sign_sum / count if base else nan,
-        bc=bc,
-        kl=kl,
-        top5_overlap=top5,
-        expected_top2=_top2(expected),
-        target_top2=_top2(target),
-        non_finite=zero if columns is None else columns.non_finite,
-        mask_differs=zero if columns is None else columns.mask_differs,
-        **choice,
-    )
+    stats = {
+        "prompt": chunk.prompt,
+        "batch": chunk.batch,
+        "token": chunk.token,
+        "count": count,
+        "topk": topk,
+        "ref_linf": torch.maximum(f_high, -f_low),
+        "ref_l2": torch.linalg.vector_norm(f, dim=-1),
+        "linf": linf.masked_fill(broken, torch.inf),
+        "l2": torch.linalg.vector_norm(on_f.error, dim=-1).masked_fill(broken, torch.inf),
+        "base_linf": base_linf,
+        "base_l2": torch.linalg.vector_norm(base.error, dim=-1) if base else nan,
+        "shift": on_f.shift,
+        "slope": on_f.slope,
+        "base_slope": base.slope if base else nan,
+        "bias": bias,
+        "base_bias": base_bias,
+        "lean": bias - on_f.shift * sign_sum / count,
+        "base_lean": base_bias - base.shift * sign_sum / count if base else nan,
+        "bc": bc,
+        "kl": kl,
+        "top5_overlap": top5,
+        "expected_top2": _top2(expected),
+        "target_top2": _top2(target),
+        "non_finite": zero if columns is None else columns.non_finite,
+        "mask_differs": zero if columns is None else columns.mask_differs,
+        "winner_error": winner_error,
+        "winner_size": reference.values[:, 0].abs(),
+        **picks,
+    }
     table = RowStats(**{k: v.to(torch.int64 if k in _INTEGERS else torch.float64).cpu() for k, v in stats.items()})
     return Measured(table, *histograms)
 
@@ -168,45 +174,6 @@ def _largest(error: torch.Tensor) -> torch.Tensor:
 def _top2(side: Leaders) -> torch.Tensor:
     two = side.values[:, :2]
     return two if two.shape[1] == 2 else torch.cat([two, torch.full_like(two, torch.nan)], -1)
-
-
-def _choices(
-    chunk: Chunk, expected: Leaders, reference: Leaders, target: Leaders, on_f: Shifted, broken: torch.Tensor
-) -> dict[str, torch.Tensor]:
-    """Which token each side picks, and by how much the picks differ on the target's and on the reference's scale."""
-    argmax, best = target.argmax, target.values[:, 0]
-    t, f, vocab = chunk.t, chunk.f, chunk.t.shape[1]
-    padding_id = torch.full_like(argmax, -1)
-    if chunk.padding is not None:
-        t = torch.cat([t, chunk.padding], -1)
-        pad_best, pad_at = chunk.padding.nan_to_num(nan=-torch.inf, posinf=torch.inf).max(-1)
-        argmax = torch.where(pad_best > best, pad_at + vocab, argmax)
-    s = argmax if chunk.sampled is None else chunk.sampled
-    padding_id = torch.where(s >= vocab, s, torch.where(argmax >= vocab, argmax, padding_id))
-    t_s, t_g = _at(t, s), _at(t, expected.argmax)
-    f_g = reference.values[:, 0]
-    f_s = torch.where(s < vocab, _at(f, s.clamp(max=vocab - 1)), -torch.inf)
-    same, unflipped = s == expected.argmax, s == reference.argmax
-    gap = (t_s - t_g).abs().nan_to_num(nan=torch.inf)
-    return dict(
-        reference_id=reference.argmax,
-        expected_id=expected.argmax,
-        target_id=s,
-        target_argmax=argmax,
-        divergence_gap=torch.where(same, 0.0, gap),
-        divergence_size=torch.maximum(t_s.abs(), t_g.abs()),
-        flip_gap=torch.where(unflipped, 0.0, f_g - f_s),
-        flip_size=torch.where(f_s.isfinite(), torch.maximum(f_g.abs(), f_s.abs()), f_g.abs()),
-        winner_error=_at(on_f.error, reference.argmax)
-        .abs()
-        .masked_fill(broken & ~_at(t, reference.argmax).isfinite(), torch.inf),
-        winner_size=f_g.abs(),
-        padding_id=padding_id,
-    )
-
-
-def _at(x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    return x.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
 
 
 def _histograms(

@@ -25,11 +25,11 @@ class Location:
 def locate(rows: Sequence[RowMetrics], hits: Sequence[GuardHit], tolerances: Tolerances) -> Location:
     """Where rows are bad, given the guards that fired on them or on groups of them (`hits`).
 
-    Generation index 0 comes out of prefill, the later ones out of decode. A part is bad when a guard fired on one of its
-    rows or generation indices. A hit that is about no single token (the whole run or prompt is too noisy) proves that
-    something is bad, not where. In both cases the other part is then asked a milder question than "would it have been
-    caught alone?": is its typical L2 ratio nearer to the proven part's than to a clean one's (in logs), and above what its
-    few rows scatter by?
+    Generation index 0 comes out of prefill, the later ones out of decode. A part is bad when a guard fired on one of
+    its rows or generation indices. A hit that is about no single token (the whole run or prompt is too noisy) proves
+    that something is bad, not where. In both cases the other part is then asked a milder question than "would it have
+    been caught alone?": is its typical L2 ratio nearer to the proven part's than to a clean one's (in logs), and above
+    what its few rows scatter by?
     """
     hits = [h for h in hits if h.guard != "missing_tokens"]
     if not hits or not rows:

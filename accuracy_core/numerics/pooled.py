@@ -1,7 +1,7 @@
 """Guards over many rows: an excess that no single row shows, because rows scatter more than the excess.
 
-Clean rows scatter by `row_log_spread` in log L2 ratio. The geometric mean of n of them scatters sqrt(n) times less, so its
-limit may lie as much lower: `pooled_l2_ratio * exp(pooled_z * row_log_spread / sqrt(n))`.
+Clean rows scatter by `row_log_spread` in log L2 ratio. The geometric mean of n of them scatters sqrt(n) times less, so
+its limit may lie as much lower: `pooled_l2_ratio * exp(pooled_z * row_log_spread / sqrt(n))`.
 """
 
 from __future__ import annotations
@@ -78,8 +78,9 @@ def pooled_hits(found: list[Group]) -> list[GuardHit]:
 def lean_test(rows: RowStats, floor: torch.Tensor) -> ClusteredMean:
     """Does the target lean towards or away from zero more than the baseline does?
 
-    Per row: signed bias of the target minus that of the baseline, the constant's part taken out (softmax ignores it), in
-    units of the base noise's RMS (floored by `floor` (rows,), an L2 norm). Mean with a standard error clustered by prompt.
+    Per row: signed bias of the target minus that of the baseline, the constant's part taken out (softmax ignores it),
+    in units of the base noise's RMS (floored by `floor` (rows,), an L2 norm). Mean with a standard error clustered by
+    prompt.
     """
     rms = torch.maximum(rows.base_l2, floor) / rows.count.sqrt()
     return clustered_mean((rows.lean - rows.base_lean) / rms, rows.prompt)

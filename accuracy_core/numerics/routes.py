@@ -48,9 +48,10 @@ def two_way_route(passed: torch.Tensor, rows: RowStats, plan: Plan) -> RouteResu
 def sigma_route(a: Aggregates | None, rows: int, tolerances: Tolerances, *, plain: bool) -> RouteResult:
     """`sigma_ratio <= 1`, or not to be told from it.
 
-    A target exactly as good as BF16 has sigma ratio 1 and lands above it half of the time. Unless `plain`, the route also
-    passes when 1 lies within the scatter that clean rows are known to have, or within the bootstrap interval over prompts,
-    as long as the ratio is one that a clean target can reach at all (one broken prompt makes any interval wide).
+    A target exactly as good as BF16 has sigma ratio 1 and lands above it half of the time. Unless `plain`, the route
+    also passes when 1 lies within the scatter that clean rows are known to have, or within the bootstrap interval over
+    prompts, as long as the ratio is one that a clean target can reach at all (one broken prompt makes any interval
+    wide).
     """
     threshold = tolerances.aggregate.sigma_ratio
     if a is None:

@@ -50,9 +50,9 @@ def centre(ref: torch.Tensor, valid: torch.Tensor | None = None) -> Centred:
 def remove_shift(ref: torch.Tensor, x: torch.Tensor, about: Centred, valid: torch.Tensor | None = None) -> Shifted:
     """Fit `x = slope * ref + c` per row and take only the intercept `c` off `x - ref`.
 
-    Ordinary least squares in closed form: `slope = cov(ref, x) / var(ref)`, `c = mean(x) - slope * mean(ref)`. Fitted on
-    the difference (`slope - 1 = cov(ref, x - ref) / var(ref)`), which loses no digits when x is close to ref. A constant
-    reference (`var = 0`) has slope 1, and the shift is the difference of the means.
+    Ordinary least squares in closed form: `slope = cov(ref, x) / var(ref)`, `c = mean(x) - slope * mean(ref)`. Fitted
+    on the difference (`slope - 1 = cov(ref, x - ref) / var(ref)`), which loses no digits when x is close to ref. A
+    constant reference (`var = 0`) has slope 1, and the shift is the difference of the means.
     """
     error = x - ref
     if valid is not None:

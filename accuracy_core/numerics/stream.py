@@ -18,9 +18,9 @@ from accuracy_core.numerics.row_stats import RowStats, concatenate
 class RunStats:
     """Everything known about a run's rows.
 
-    `rows` in order of prompt, token, batch row; `base`, `target` (tokens, cells): error histograms pooled per generation
-    index; `pair`, `head` (cells,): the baseline's errors among likely tokens; `tokens`: how many the reference has,
-    per prompt; `missing`: (prompt, first missing token) of every prompt whose target ended early.
+    `rows` in order of prompt, token, batch row; `base`, `target` (tokens, cells): error histograms pooled per
+    generation index; `pair`, `head` (cells,): the baseline's errors among likely tokens; `tokens`: how many the
+    reference has, per prompt; `missing`: (prompt, first missing token) of every prompt whose target ended early.
     """
 
     rows: RowStats

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from accuracy_core.errors import ConfigurationError
 
@@ -19,7 +20,7 @@ class TopK:
     rtol: float
 
 
-def parse_tolerance_map(tol_map: Mapping[object, object]) -> tuple[TopK, ...]:
+def parse_tolerance_map(tol_map: Mapping[Any, Any]) -> tuple[TopK, ...]:
     """`{"5": (atol, rtol), …, "all": (atol, rtol)}` to slices, smallest first, "all" last.
 
     Raises ConfigurationError for an empty map, a key that is neither a positive whole number nor "all", or a value that
@@ -34,14 +35,14 @@ def parse_tolerance_map(tol_map: Mapping[object, object]) -> tuple[TopK, ...]:
     return tuple(sorted(slices, key=lambda s: math.inf if s.k is None else s.k))
 
 
-def _slice(key: object, value: object) -> TopK:
+def _slice(key: object, value: Any) -> TopK:
     name = str(key)
     if name != "all" and not (name.isascii() and name.isdigit() and int(name) > 0):
         raise ConfigurationError(
             f"tolerance key {key!r} is no positive whole number and not 'all'", fix='keys are "5", "50", …, "all"'
         )
     try:
-        atol, rtol = (float(v) for v in value)  # type: ignore[attr-defined]
+        atol, rtol = (float(v) for v in value)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"tolerance of key {name!r} is no (atol, rtol) pair: {value!r}") from error
     if not (math.isfinite(atol) and math.isfinite(rtol) and atol >= 0 and rtol >= 0):

@@ -21,9 +21,9 @@ def topk_errors(
 ) -> torch.Tensor:
     """`err_k = max over S_k (|t - e| - atol) / max over S_k |e|` for each slice: (rows, slices).
 
-    `S_k` are the k largest expected logits, all of them when k reaches the vocabulary. `error` (rows, vocab) is
-    `t - e` without its shift, infinite in columns that only the target has not; `expected` the leaders of e, at least
-    as many as the largest k below the vocabulary; `error_max` and `expected_max` (rows,) are `max |t - e|` and `max |e|`.
+    `S_k` are the k largest expected logits, all of them when k reaches the vocabulary. `error` (rows, vocab) is `t -
+    e` without its shift, infinite in columns that only the target has not; `expected` the leaders of e, at least as
+    many as the largest k below the vocabulary; `error_max` and `expected_max` (rows,) are `max |t - e|` and `max |e|`.
     Where `max |e|` is 0 the error is 0 if it is within atol, else infinite.
     """
     head = error.gather(-1, expected.ids).abs_()

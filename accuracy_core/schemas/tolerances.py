@@ -31,7 +31,9 @@ class Guards(Part):
     row_log_spread: float = Field(0.0, ge=0, description="clean standard deviation of log L2 ratio between rows")
     pooled_z: float = Field(0.0, ge=0, description="standard errors that a pooled ratio is allowed on top")
     bias_p: float | None = Field(None, gt=0, lt=1, description="p-value below which a signed bias is no accident")
-    bias_noise_share: float = Field(0.0, ge=0, description="bias, in RMS of the base noise, that is too small to matter")
+    bias_noise_share: float = Field(
+        0.0, ge=0, description="bias, in RMS of the base noise, that is too small to matter"
+    )
 
 
 class Aggregate(Part):
