@@ -27,16 +27,18 @@ def compute_goldens(
     from accuracy_core.models import resolve_model
 
     checkpoint = str(resolve_model(spec.model))
-    extra = {"cache_dir": str(goldens_dir)} if goldens_dir is not None else {}
     return get_cached_reference_goldens(
         model_id=spec.model,
         model_checkpoint=checkpoint,
-        model_config=None,
         tokenizer=tokenizer,
         prompts=prepared.token_ids(),
         output_length=output_length,
         dtype=reference_dtype(spec),
-        **extra,
+        kv_cache_dtype=spec.kv_cache_dtype,
+        hf_overrides=spec.hf_overrides or None,
+        trust_remote_code=spec.trust_remote_code,
+        num_threads=spec.num_threads,
+        cache_dir=goldens_dir,
     )
 
 

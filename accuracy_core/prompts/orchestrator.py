@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from accuracy_core.engines.protocol import TargetEngine
-from accuracy_core.errors import AssayError, ConfigurationError, InfrastructureError, NotMeasuredError
-from accuracy_core.outcome import Outcome
+from accuracy_core.errors import AssayError, ConfigurationError
 from accuracy_core.prompts.context import Goldens, PluginContext, PromptProgress, no_progress
-from accuracy_core.prompts.engine_session import EngineFactory, make_generate_fn, shared_engine
+from accuracy_core.prompts.engine_session import EngineFactory
 from accuracy_core.prompts.goldens import compute_goldens, reference_dtype
 from accuracy_core.prompts.merge import merge_status, number_prompts, target_fingerprint
 from accuracy_core.prompts.plugin import PromptPlugin
@@ -21,6 +20,7 @@ from accuracy_core.prompts.prepare import PromptsInput, prepare_prompts
 from accuracy_core.prompts.prepared import PreparedPrompts
 from accuracy_core.prompts.registry import make_plugins
 from accuracy_core.prompts.result import PromptAnalysisResult
+from accuracy_core.prompts.running import Work, run_alone, run_shared
 from accuracy_core.prompts.text_report import prompt_report
 from accuracy_core.prompts.tokens import load_tokenizer
 from accuracy_core.prompts.triage import triage
@@ -29,7 +29,6 @@ from accuracy_core.schemas import (
     EngineSpec,
     Finding,
     Phase,
-    PluginStatus,
     PromptAnalysisStatus,
     PromptResult,
     RunDir,
@@ -173,101 +172,18 @@ def run_plugins(
         tolerances=tolerances,
         progress=progress,
     )
-    work = _Work({}, {}, {}, "")
+    work = Work()
     shared = [plugin for plugin in plugins if plugin.needs_shared_llm]
     own = [plugin for plugin in plugins if not plugin.needs_shared_llm]
     if shared:
-        _run_shared(shared, replace(ctx, goldens=goldens), golden_error, work, spec, engine, engine_factory, lease)
+        run_shared(shared, replace(ctx, goldens=goldens), golden_error, work, spec, engine, engine_factory, lease)
     for plugin in own:
-        if _attempt(plugin, work, lambda plugin=plugin: plugin.pre_llm(ctx)):
-            _run_one(plugin, ctx, work)
+        run_alone(plugin, ctx, work)
     return _finish(prepared, spec, run_dir, work, tokenizer)
 
 
-@dataclass
-class _Work:
-    """What accumulates while plugins run."""
-
-    results: dict[str, dict[str, Any]]
-    status: dict[str, PluginStatus]
-    engine: dict[str, str]
-    log_tail: str
-
-
-def _run_shared(
-    plugins: Sequence[PromptPlugin],
-    ctx: PluginContext,
-    golden_error: AssayError | None,
-    work: _Work,
-    spec: EngineSpec,
-    engine: TargetEngine | None,
-    factory: EngineFactory | None,
-    lease: Any,
-) -> None:
-    if ctx.goldens is None:
-        error = golden_error or NotMeasuredError("there are no goldens to compare with")
-        for plugin in plugins:
-            _record(plugin, work, error)
-        return
-    ready = [plugin for plugin in plugins if _attempt(plugin, work, lambda plugin=plugin: plugin.pre_llm(ctx))]
-    if not ready:
-        return
-    try:
-        with shared_engine(spec, engine, factory, lease) as opened:
-            work.engine.update(_describe(opened))
-            shared = replace(ctx, engine=opened, generate_fn=make_generate_fn(opened, ctx.output_length))
-            for plugin in ready:
-                _run_one(plugin, shared, work)
-    except ConfigurationError:
-        raise
-    except (AssayError, OSError) as error:
-        # opening or closing failed: plugins that finished keep what they found
-        for plugin in ready:
-            if plugin.name not in work.status:
-                _record(plugin, work, error)
-
-
-def _run_one(plugin: PromptPlugin, ctx: PluginContext, work: _Work) -> None:
-    def analyse() -> None:
-        results = plugin.run(ctx)
-        plugin.save(ctx, results)
-        work.results[plugin.name] = results
-        work.status[plugin.name] = plugin.status(results)
-
-    _attempt(plugin, work, analyse)
-
-
-def _attempt(plugin: PromptPlugin, work: _Work, step: Any) -> bool:
-    """Run one step. A failure is recorded for this plugin alone; True when it went through."""
-    try:
-        step()
-    except Exception as error:
-        _record(plugin, work, error)
-        return False
-    return True
-
-
-def _record(plugin: PromptPlugin, work: _Work, error: Exception) -> None:
-    outcome = error.outcome if isinstance(error, AssayError) else Outcome.NOT_MEASURED
-    if isinstance(error, OSError) and not isinstance(error, AssayError):
-        outcome = Outcome.INFRASTRUCTURE
-    text = error.message if isinstance(error, AssayError) else f"{type(error).__name__}: {error}"
-    if isinstance(error, AssayError) and error.fix:
-        text += f" ({error.fix})"
-    if isinstance(error, InfrastructureError):
-        work.log_tail = error.log_tail or work.log_tail
-    work.status[plugin.name] = PluginStatus(plugin=plugin.name, outcome=outcome, errors={"plugin": text})
-
-
-def _describe(engine: TargetEngine) -> dict[str, str]:
-    capabilities = engine.capabilities
-    names = ("forced_decode", "raw_logits", "kv_cache", "hooks", "prompt_logprobs")
-    able = [name for name in names if getattr(capabilities, name)]
-    return {"engine": engine.name, "capabilities": ", ".join(able), **capabilities.versions}
-
-
 def _finish(
-    prepared: PreparedPrompts, spec: EngineSpec, run_dir: RunDir, work: _Work, tokenizer: Any
+    prepared: PreparedPrompts, spec: EngineSpec, run_dir: RunDir, work: Work, tokenizer: Any
 ) -> PromptAnalysisResult:
     culprit, phase = _culprit(work, spec, run_dir)
     manifest = run_dir.read(run_dir.prompt_analysis / "prompts.json", PreparedPrompts)
@@ -295,13 +211,19 @@ def _finish(
     )
 
 
-def _culprit(work: _Work, spec: EngineSpec, run_dir: RunDir) -> tuple[Culprit | None, Phase]:
+def _culprit(work: Work, spec: EngineSpec, run_dir: RunDir) -> tuple[Culprit | None, Phase]:
     """The most specific culprit: a plugin that names a module or layer comes before the rows' phase."""
     culprit, phase = None, Phase.NONE
     for name, results in work.results.items():
         prompts = [item for item in results.get("prompts", []) if isinstance(item, PromptResult)]
         if prompts and any(item.rows for item in prompts):
-            found = triage(prompts, work.status[name], model=spec.model, output=str(run_dir.root))
+            found = triage(
+                prompts,
+                work.status[name],
+                location=results.get("location"),
+                model=spec.model,
+                output=str(run_dir.root),
+            )
             culprit, phase = culprit or found.culprit, found.phase if phase is Phase.NONE else phase
     for results in work.results.values():
         named = results.get("culprit")

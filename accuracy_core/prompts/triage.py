@@ -25,6 +25,14 @@ def phase_text(phase: Phase) -> str:
 
 
 @dataclass(frozen=True)
+class Location:
+    """Where the comparison of all prompts found rows bad; NONE where it could not tell."""
+
+    phase: Phase = Phase.NONE
+    first_bad_token: int | None = None
+
+
+@dataclass(frozen=True)
 class Triage:
     """Facts, the lit nodes (parents first) and what follows from them. `culprit` is None for a pass."""
 
@@ -51,11 +59,15 @@ def row_is_bad(row: RowMetrics, tree: TriageTree | None = None) -> bool:
 
 
 def locate(result: PromptResult) -> tuple[Phase, int | None]:
-    """Phase and first bad generation index of one prompt. A prompt that passed, or has no rows, has none."""
+    """Phase and first bad generation index of one prompt: the comparison's, or the rows' own where it was silent.
+
+    A prompt that passed, or has no rows, has none.
+    """
     if result.verdict is None or result.verdict is Verdict.PASS:
         return Phase.NONE, None
-    bad = {row.token for row in result.rows if row_is_bad(row)}
-    bad |= {hit.token for hit in result.guards if hit.token >= 0}
+    if result.phase is not Phase.NONE:
+        return result.phase, result.first_bad_token
+    bad = _bad_rows(result, load_triage_tree())
     return phase_of(bad), min(bad, default=None)
 
 
@@ -68,12 +80,18 @@ def phase_of(bad_tokens: set[int]) -> Phase:
 
 
 def triage(
-    results: Sequence[PromptResult], status: PluginStatus | None = None, *, model: str = "", output: str = ""
+    results: Sequence[PromptResult],
+    status: PluginStatus | None = None,
+    *,
+    location: Location | None = None,
+    model: str = "",
+    output: str = "",
 ) -> Triage:
     """Branch and culprit for the prompts of one run.
 
-    `status` carries the verdict and the aggregates over all prompts; without it the worst prompt counts. `model` and
-    `output` fill the next command.
+    `status` carries the verdict and the aggregates over all prompts; without it the worst prompt counts. `location` is
+    what the comparison found over all prompts; where it is silent (no guard fired) single rows decide.
+    `model` and `output` fill the next command.
     """
     tree = load_triage_tree()
     measured = [result for result in results if result.verdict is not None]
@@ -82,7 +100,7 @@ def triage(
     if verdict is None:
         return Triage(facts={}, lit=[], phase=Phase.NONE, culprit=None)
     failing = [result for result in measured if result.verdict is not Verdict.PASS] or measured
-    facts = _facts(tree, verdict, failing, status)
+    facts = _facts(tree, verdict, failing, status, location or Location())
     lit = tree.lit(facts)
     if verdict is Verdict.PASS:
         return Triage(facts=facts, lit=lit, phase=Phase.NONE, culprit=None)
@@ -91,16 +109,13 @@ def triage(
 
 
 def _facts(
-    tree: TriageTree, verdict: Verdict, failing: Sequence[PromptResult], status: PluginStatus | None
+    tree: TriageTree,
+    verdict: Verdict,
+    failing: Sequence[PromptResult],
+    status: PluginStatus | None,
+    location: Location,
 ) -> dict[str, Fact]:
-    per_prompt = [{row.token for row in result.rows if row_is_bad(row, tree)} for result in failing]
-    per_prompt = [
-        bad | {hit.token for hit in result.guards if hit.token >= 0}
-        for bad, result in zip(per_prompt, failing, strict=True)
-    ]
-    need = tree.bounds["min_share"] * len(failing)
-    token0 = sum(0 in bad for bad in per_prompt)
-    later = [min(token for token in bad if token > 0) for bad in per_prompt if any(token > 0 for token in bad)]
+    token0, first_later = _bad_tokens(tree, failing, location)
     guard = any(result.guards or any(row.bad for row in result.rows) for result in failing)
     ratios = [row.l2_ratio for result in failing for row in result.rows if not math.isnan(row.l2_ratio)]
     bc = (status.aggregates if status is not None else {}).get("agg_bc", math.nan)
@@ -111,13 +126,34 @@ def _facts(
         "verdict": verdict.value,
         "deviates": verdict is not Verdict.PASS,
         "n_prompts_failing": float(len(failing)),
-        "token0_bad": token0 > 0 and token0 >= need,
-        "later_bad": len(later) > 0 and len(later) >= need,
-        "first_bad_token": float(median_low(later)) if later else math.nan,
+        "token0_bad": token0,
+        "later_bad": not math.isnan(first_later),
+        "first_bad_token": first_later,
         **size,
         "noise": noise,
         "borderline_or_noise": noise or (not guard and worst_ratio <= tree.bounds["borderline_ratio"]),
     }
+
+
+def _bad_tokens(tree: TriageTree, failing: Sequence[PromptResult], location: Location) -> tuple[bool, float]:
+    """Is token 0 bad, and the first bad later token over the prompts (NaN when later ones are clean)."""
+    bad = [_bad_rows(result, tree) for result in failing]
+    need = tree.bounds["min_share"] * len(failing)
+    later = [min(token for token in tokens if token > 0) for tokens in bad if any(token > 0 for token in tokens)]
+    first_later = float(median_low(later)) if later else math.nan
+    if location.phase is Phase.NONE:
+        token0 = sum(0 in tokens for tokens in bad)
+        return 0 < token0 >= need, first_later if later and len(later) >= need else math.nan
+    if location.phase is Phase.PREFILL:
+        return True, math.nan
+    if math.isnan(first_later):  # guards on groups of rows only: no single row stands out
+        first_later = float(location.first_bad_token or 1)
+    return location.phase is Phase.BOTH, first_later
+
+
+def _bad_rows(result: PromptResult, tree: TriageTree) -> set[int]:
+    bad = {row.token for row in result.rows if row_is_bad(row, tree)}
+    return bad | {hit.token for hit in result.guards if hit.token >= 0}
 
 
 def _run_phase(facts: dict[str, Fact]) -> Phase:
@@ -148,7 +184,10 @@ def _culprit(
             )
         if result.guards:
             hit = result.guards[0]
-            evidence.append(f"prompt {result.index}: guard {hit.guard} at token {hit.token}: {hit.detail or hit.value}")
+            place = f"prompt {result.index}, token {hit.token}" if hit.token >= 0 else f"prompt {result.index}"
+            place = place if hit.prompt >= 0 else "all prompts"
+            numbers = f"{hit.value:.3g}, limit {hit.limit:.3g}"
+            evidence.append(f"guard {hit.guard} ({place}): {numbers} {hit.detail}".rstrip())
     if not math.isnan(float(facts["worst_ratio"])):
         evidence.append(f"worst L2 ratio over the rows: {float(facts['worst_ratio']):.3g}×")
     evidence += [f"{node.label}: {node.says}" for node in size]

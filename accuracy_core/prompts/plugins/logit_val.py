@@ -12,11 +12,21 @@ from accuracy_core.prompts.engine_session import read_logits
 from accuracy_core.prompts.plugin import PromptPlugin
 from accuracy_core.prompts.plugins.logit_artifacts import save_artifacts
 from accuracy_core.prompts.tokens import decode_tokens
-from accuracy_core.prompts.triage import locate
-from accuracy_core.schemas import CaptureSpec, PluginStatus, PromptResult, ReplayRequest, ReplayResult
+from accuracy_core.prompts.triage import Location
+from accuracy_core.schemas import (
+    CaptureSpec,
+    GuardHit,
+    PluginStatus,
+    PromptResult,
+    ReplayRequest,
+    ReplayResult,
+    RouteResult,
+)
 
 if TYPE_CHECKING:
     import torch
+
+    from accuracy_core.logits.result import MultiPromptValidationResult
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,8 @@ class LogitValPlugin(PromptPlugin):
     name: ClassVar[str] = "logit_validation"
 
     def run(self, ctx: PluginContext) -> dict[str, Any]:
-        """`passed`, `status` (PluginStatus), `prompts` (a PromptResult each), `logits` (rows per prompt index).
+        """`passed`, `status` (PluginStatus), `prompts` (a PromptResult each), `location` (phase over all prompts),
+        `logits` (rows per prompt index).
 
         Prompts whose golden or replay is unusable are recorded as errors. Raises NotMeasuredError without engine or
         goldens, EngineDiedError when the engine goes.
@@ -52,16 +63,21 @@ class LogitValPlugin(PromptPlugin):
         errors: dict[int, str] = {}
         sides = [side for i in range(len(ctx.prompts)) if (side := _golden_side(ctx, i, errors)) is not None]
         sides = _replay(ctx, sides, errors)
-        results, status = _compare(ctx, sides, errors)
+        results, status, location = _compare(ctx, sides, errors)
         return {
             "passed": None if status.verdict is None else status.verdict is Verdict.PASS and not status.errors,
             "status": status,
             "prompts": results,
+            "location": location,
             "logits": {ctx.prepared[side.position].index: (side.fp32, side.expected, side.target) for side in sides},
         }
 
     def save(self, ctx: PluginContext, results: dict[str, Any]) -> None:
-        """`prompt_<i>/{prompt_result.json,validation_log.txt,logit_validation/…}` for every prompt."""
+        """`prompt_<i>/{prompt_result.json,validation_log.txt,logit_validation/…}` per prompt, and `tolerances.json`."""
+        from accuracy_core.numerics import default_tolerances
+
+        path = ctx.output_dir.prompt_analysis / "tolerances.json"
+        ctx.output_dir.write(path, ctx.tolerances or default_tolerances())
         for result in results["prompts"]:
             save_artifacts(ctx.output_dir, result, results["logits"].get(result.index))
 
@@ -127,24 +143,91 @@ def _problem(answer: ReplayResult | None, side: _Side) -> str:
     return ""
 
 
-def _compare(ctx: PluginContext, sides: list[_Side], errors: dict[int, str]) -> tuple[list[PromptResult], PluginStatus]:
+def _compare(
+    ctx: PluginContext, sides: list[_Side], errors: dict[int, str]
+) -> tuple[list[PromptResult], PluginStatus, Location]:
     """Judge all prompts together: the aggregates are over all of them."""
-    from accuracy_core.logits import compare_prompts
+    from accuracy_core.logits.compare import compare_prompts
 
-    measured: dict[int, PromptResult] = {}
+    index_of = {order: ctx.prepared[side.position].index for order, side in enumerate(sides)}
+    by_position: dict[int, PromptResult] = {}
     status = PluginStatus(plugin=LogitValPlugin.name, outcome=Outcome.NOT_MEASURED)
+    location = Location()
     if sides:
-        result = compare_prompts(
+        judged = compare_prompts(
             baseline=[side.fp32 for side in sides],
             expected=[side.expected for side in sides],
-            target=[side.target for side in sides],
+            target=[side.target for side in sides if side.target is not None],
             sampled=[side.sampled for side in sides],
             tolerances=ctx.tolerances,
+            vocab_size=_vocab_size(ctx.tokenizer, sides),
+            target_dtype=ctx.dtype,
         )
-        raise NotImplementedError(result)
-    results = [measured.get(i) or _errored(ctx, i, errors.get(i, "not compared")) for i in range(len(ctx.prompts))]
+        for order, side in enumerate(sides):
+            by_position[side.position] = _prompt_result(ctx, side, judged, order, index_of)
+        status = PluginStatus(
+            plugin=LogitValPlugin.name,
+            verdict=judged.verdict,
+            routes=judged.routes,
+            worst=_renumber(judged.worst_guard, index_of) if judged.worst_guard else None,
+            aggregates=judged.aggregates,
+            per_prompt={str(result.index): result.verdict for result in by_position.values()},
+        )
+        location = Location(judged.phase, judged.first_bad_token)
+    results = [by_position.get(i) or _errored(ctx, i, errors.get(i, "not compared")) for i in range(len(ctx.prompts))]
     keyed = {str(ctx.prepared[position].index): text for position, text in errors.items()}
-    return results, status.model_copy(update={"errors": keyed})
+    return results, status.model_copy(update={"errors": keyed}), location
+
+
+def _prompt_result(
+    ctx: PluginContext, side: _Side, judged: MultiPromptValidationResult, order: int, index_of: dict[int, int]
+) -> PromptResult:
+    prompt = ctx.prepared[side.position]
+    own = judged.per_prompt[order]
+    rows = [
+        row.model_copy(
+            update={"prompt": prompt.index, "guards": [_renumber(hit, index_of) for hit in row.guards]},
+        )
+        for row in judged.prompt_rows(order)
+    ]
+    keys = getattr(ctx.goldens, "prompt_keys", None)
+    return PromptResult(
+        index=prompt.index,
+        plugin=LogitValPlugin.name,
+        prompt=prompt.text,
+        prompt_token_ids=list(prompt.token_ids),
+        token_ids=side.forced,
+        tokens=decode_tokens(ctx.tokenizer, side.forced),
+        verdict=own.verdict,
+        phase=own.phase,
+        first_bad_token=own.first_bad_token,
+        routes=[
+            RouteResult(
+                route="two_way",
+                passed=own.two_way_passed,
+                value=sum(row.two_way_passed for row in rows) / max(len(rows), 1),
+                threshold=1.0,
+                detail="share of this prompt's rows within the static limits",
+            )
+        ],
+        guards=[_renumber(hit, index_of) for hit in own.guards],
+        rows=rows,
+        golden_key=keys[side.position] if keys else None,
+        engine_route=side.route,
+    )
+
+
+def _renumber(hit: GuardHit, index_of: dict[int, int]) -> GuardHit:
+    """The comparison counts the prompts it was given; the run directory has numbers of its own (-1: the whole run)."""
+    return hit.model_copy(update={"prompt": index_of.get(hit.prompt, hit.prompt)})
+
+
+def _vocab_size(tokenizer: Any, sides: list[_Side]) -> int | None:
+    """Ids that the tokenizer can produce: columns beyond them are padding, and must not win."""
+    if tokenizer is None or not hasattr(tokenizer, "get_vocab"):
+        return None
+    width = min(side.fp32.shape[2] for side in sides)
+    return min(max(tokenizer.get_vocab().values()) + 1, width)
 
 
 def _errored(ctx: PluginContext, position: int, text: str) -> PromptResult:
