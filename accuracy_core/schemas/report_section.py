@@ -31,3 +31,7 @@ class ReportSection(ABC):
     @abstractmethod
     def render(self, run_dir: RunDir) -> str:
         """HTML of the section. Everything that comes from a prompt, a model or a log is escaped."""
+
+    def render_prompt(self, run_dir: RunDir, index: int) -> str:
+        """HTML that belongs to one prompt, for sections of the prompt tab; '' when there is none. Escaped as `render`."""
+        return ""

@@ -1,0 +1,126 @@
+"""The typed files of a run directory, each read once and only when a section asks for it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from accuracy_core.errors import ConfigurationError
+from accuracy_core.prompts.prepared import PreparedPrompts
+from accuracy_core.schemas import (
+    PluginStatus,
+    PromptAnalysisStatus,
+    PromptResult,
+    ResultsSummary,
+    RunDir,
+    StageRecord,
+    TaskStatus,
+    Tolerances,
+)
+from accuracy_core.schemas.base import Schema
+
+LOGITS = "logit_validation"
+
+
+class RunEvidence:
+    """What a run left on disk. A missing file is None or empty; a damaged one raises ConfigurationError on use."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self.run_dir = run_dir
+
+    @cached_property
+    def task(self) -> TaskStatus | None:
+        return self._maybe(self.run_dir.task_analysis / "task_status.json", TaskStatus)
+
+    @cached_property
+    def samples(self) -> ResultsSummary | None:
+        return self._maybe(self.run_dir.task_analysis / "results_summary.json", ResultsSummary)
+
+    @cached_property
+    def analysis(self) -> PromptAnalysisStatus | None:
+        return self._maybe(self.run_dir.prompt_analysis_json, PromptAnalysisStatus)
+
+    @cached_property
+    def prompts(self) -> PreparedPrompts:
+        """Prompts of the directory, in numeric order."""
+        found = self._maybe(self.run_dir.prompt_analysis / "prompts.json", PreparedPrompts) or PreparedPrompts()
+        return found.model_copy(update={"prompts": sorted(found.prompts, key=lambda prompt: prompt.index)})
+
+    @cached_property
+    def logits(self) -> dict[int, PromptResult]:
+        """Logit validation per prompt index; prompts without a result are absent."""
+        found = {}
+        for prompt in self.prompts.prompts:
+            result = self._maybe(self.run_dir.prompt_result(prompt.index, LOGITS), PromptResult)
+            if result is not None:
+                found[prompt.index] = result
+        return found
+
+    @cached_property
+    def tolerances(self) -> Tolerances | None:
+        """Tolerances that logit validation used."""
+        return self._maybe(self.run_dir.prompt_analysis / "tolerances.json", Tolerances)
+
+    @cached_property
+    def stages(self) -> list[StageRecord]:
+        """Stage records in the order in which they started."""
+        if not self.run_dir.stages.exists():
+            return []
+        paths: list[Any] = list(self.run_dir.stages.glob("*.json"))
+        return sorted((self.run_dir.read(path, StageRecord) for path in paths), key=lambda record: record.started)
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """`run_config.json` as it is: it also tells about versions this code does not know."""
+        path = self.run_dir.run_config
+        if not path.exists():
+            return {}
+        try:
+            loaded = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ConfigurationError(f"{path} is not JSON: {error}", fix="rerun the stage that writes it") from error
+        return loaded if isinstance(loaded, dict) else {}
+
+    def plugin(self, name: str) -> PluginStatus | None:
+        return self.analysis.plugins.get(name) if self.analysis is not None else None
+
+    def parameters(self) -> dict[str, Any]:
+        """Parameters of the run ({} when the run directory has none)."""
+        found = self.config.get("parameters", self.config)
+        return found if isinstance(found, dict) else {}
+
+    def engine(self) -> dict[str, Any]:
+        found = self.parameters().get("engine")
+        return found if isinstance(found, dict) else {}
+
+    def log_tail(self, stage: str, lines: int = 30) -> str:
+        """End of the log that belongs to a stage ('' without one)."""
+        path = self.run_dir.server_log if stage in ("evaluate", "stop_server") else self.run_dir.engine_log
+        if not path.exists():
+            return ""
+        return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+
+    def _maybe(self, path: Any, kind: type[Any]) -> Any:
+        assert issubclass(kind, Schema)
+        return self.run_dir.read(path, kind) if path.exists() else None
+
+
+@dataclass(frozen=True)
+class EvidenceDir(RunDir):
+    """A run directory whose files are already being read: sections share them."""
+
+    shared: RunEvidence | None = None
+
+
+def evidence(run_dir: RunDir) -> RunEvidence:
+    """The evidence of `run_dir`: shared during one build, read anew for a plain RunDir."""
+    if isinstance(run_dir, EvidenceDir) and run_dir.shared is not None:
+        return run_dir.shared
+    return RunEvidence(run_dir)
+
+
+def with_evidence(run_dir: RunDir) -> EvidenceDir:
+    """A run directory for one build of the report."""
+    return EvidenceDir(run_dir.root, RunEvidence(run_dir))

@@ -1,0 +1,1 @@
+"""Built-in sections of the report."""

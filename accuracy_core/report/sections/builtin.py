@@ -1,0 +1,23 @@
+"""Registers the built-in sections, in the order in which they appear."""
+
+from accuracy_core.report.registry import register_section
+from accuracy_core.report.sections.kv_analysis import KVAnalysisPlugin
+from accuracy_core.report.sections.logit_validation import LogitValidationPlugin
+from accuracy_core.report.sections.overview import (
+    LegendSection,
+    PromptCardsSection,
+    ProvenanceSection,
+    TriageSection,
+)
+from accuracy_core.report.sections.task_analysis import TaskAnalysisPlugin
+
+for _section in (
+    PromptCardsSection(),
+    TriageSection(),
+    LegendSection(),
+    ProvenanceSection(),
+    TaskAnalysisPlugin(),
+    LogitValidationPlugin(),
+    KVAnalysisPlugin(),
+):
+    register_section(_section)

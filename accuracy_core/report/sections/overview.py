@@ -1,0 +1,110 @@
+"""Sections of the overview tab."""
+
+from __future__ import annotations
+
+import json
+from typing import ClassVar
+
+from accuracy_core.prompts.triage import phase_text, triage
+from accuracy_core.prompts.triage_tree import load_triage_tree
+from accuracy_core.report.document import prompt_summaries
+from accuracy_core.report.evidence import LOGITS, evidence
+from accuracy_core.report.rendering import render
+from accuracy_core.report.sparkline import sparkline
+from accuracy_core.schemas import ReportSection, RunDir, Tab
+
+
+class PromptCardsSection(ReportSection):
+    """One card per prompt with the verdict of every plugin."""
+
+    name: ClassVar[str] = "prompt_cards"
+    title: ClassVar[str] = "Prompts"
+    tab: ClassVar[Tab] = Tab.OVERVIEW
+
+    def applies(self, run_dir: RunDir) -> bool:
+        return bool(evidence(run_dir).prompts.prompts)
+
+    def render(self, run_dir: RunDir) -> str:
+        found = evidence(run_dir)
+        limits = found.tolerances.guards.l2_ratio if found.tolerances is not None else None
+        texts = {prompt.index: prompt.text for prompt in found.prompts.prompts}
+        sparks = {index: sparkline(result.rows, limits) for index, result in found.logits.items()}
+        return render(
+            "overview_cards.html.j2",
+            prompts=prompt_summaries(found),
+            texts=texts,
+            sparks=sparks,
+            note=found.prompts.note,
+            skipped=found.prompts.skipped,
+            phase_text=phase_text,
+        )
+
+
+class TriageSection(ReportSection):
+    """The triage tree with the branch of this run lit up."""
+
+    name: ClassVar[str] = "triage"
+    title: ClassVar[str] = "Triage"
+    tab: ClassVar[Tab] = Tab.OVERVIEW
+
+    def applies(self, run_dir: RunDir) -> bool:
+        return True
+
+    def render(self, run_dir: RunDir) -> str:
+        found = evidence(run_dir)
+        results = list(found.logits.values())
+        taken = triage(results, found.plugin(LOGITS), model=str(found.engine().get("model", "")))
+        culprit = found.analysis.culprit if found.analysis is not None else None
+        return render(
+            "overview_triage.html.j2",
+            nodes=load_triage_tree().node,
+            lit={node.id for node in taken.lit},
+            measured=bool(taken.facts),
+            culprit=culprit,
+            phase_text=phase_text,
+        )
+
+
+class LegendSection(ReportSection):
+    """How to read ratios, BC and verdicts."""
+
+    name: ClassVar[str] = "legend"
+    title: ClassVar[str] = "How to read this report"
+    tab: ClassVar[Tab] = Tab.OVERVIEW
+
+    def applies(self, run_dir: RunDir) -> bool:
+        return True
+
+    def render(self, run_dir: RunDir) -> str:
+        return render("overview_legend.html.j2", tolerances=evidence(run_dir).tolerances)
+
+
+class ProvenanceSection(ReportSection):
+    """Which model, engine, versions, parameters and goldens the numbers come from."""
+
+    name: ClassVar[str] = "provenance"
+    title: ClassVar[str] = "Provenance"
+    tab: ClassVar[Tab] = Tab.OVERVIEW
+
+    def applies(self, run_dir: RunDir) -> bool:
+        return True
+
+    def render(self, run_dir: RunDir) -> str:
+        found = evidence(run_dir)
+        stages = found.stages
+        versions = {name: version for record in stages for name, version in record.versions.items()}
+        longest = max((record.duration_s for record in stages), default=0.0)
+        return render(
+            "overview_provenance.html.j2",
+            config=found.config,
+            parameters=json.dumps(found.parameters(), indent=2, ensure_ascii=False)
+            if found.parameters()
+            else "none recorded",
+            engine=found.engine(),
+            target=found.analysis.engine if found.analysis is not None else {},
+            versions=dict(sorted({**found.config.get("versions", {}), **versions}.items())),
+            stages=stages,
+            longest=longest or 1.0,
+            goldens={index: result.golden_key for index, result in found.logits.items() if result.golden_key},
+            tolerances=found.tolerances,
+        )
