@@ -10,7 +10,6 @@ from typing import Any
 
 from prefect import flow
 from prefect.client.schemas.objects import State
-from prefect.utilities.annotations import quote
 
 from accuracy_core.errors import AssayError
 from accuracy_core.pipeline.evaluation import local_path
@@ -21,6 +20,7 @@ from accuracy_core.schemas import PromptAnalysisStatus, RunDir, RunParameters, T
 from flows.local_api import local_api
 from flows.states import state_of
 from tasks.evaluation import evaluate_task, stop_server_task
+from tasks.opaque import opaque
 from tasks.prompt_analysis import goldens_task, prompt_analysis_task
 from tasks.report import report_task
 from tasks.task_analysis import task_analysis_task
@@ -61,18 +61,18 @@ def _debug(run: Run) -> Conclusion:
     try:
         if "evaluate" in stages and run.parameters.evaluation.results is None:
             with EvaluationSession(run, local_path(run.run_dir.server_log)) as session:
-                evaluate_task(quote(run), quote(session))
-                stop_server_task(quote(session))
+                evaluate_task(opaque(run), opaque(session))
+                stop_server_task(opaque(session))
         if "task_analysis" in stages:
-            task_status = task_analysis_task(quote(run))
+            task_status = task_analysis_task(opaque(run))
         if "prompt_analysis" in stages:
-            prepared = goldens_task(quote(run))
-            analysis = prompt_analysis_task(quote(run), quote(prepared))
+            prepared = goldens_task(opaque(run))
+            analysis = prompt_analysis_task(opaque(run), opaque(prepared))
         conclusion = conclude(task_status, analysis, skipped=[name for name in ALL_STAGES if name not in stages])
     except AssayError as error:
         conclusion = conclude(task_status, analysis, error=error)
     if "report" in stages:
-        report_task(quote(run), quote(conclusion))
+        report_task(opaque(run), opaque(conclusion))
     return conclusion
 
 

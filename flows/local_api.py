@@ -51,7 +51,20 @@ def local_api() -> Iterator[str]:
     ):
         _wait_healthy(server, url, log)
         with temporary_settings({PREFECT_API_URL: url, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE: False}):
-            yield url
+            try:
+                yield url
+            finally:
+                _flush()
+
+
+def _flush() -> None:
+    """Logs and events on their way must arrive before the server goes, or the process waits for it at its end."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogHandler
+
+    with contextlib.suppress(Exception):
+        APILogHandler.flush()
+        EventsWorker.drain_all(timeout=5)
 
 
 def _free_port() -> int:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from prefect import task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
-from prefect.utilities.annotations import quote
 
 from accuracy_core.pipeline import prompt_stage
 from accuracy_core.pipeline.run import Run
 from accuracy_core.schemas import PromptAnalysisStatus
 from tasks.progress import progress_artifact
-
-__all__ = ["goldens_task", "prompt_analysis_task", "quote"]
 
 
 @task(name="goldens", cache_policy=NO_CACHE, persist_result=False)

@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from accuracy_core.engines.cores import CoreLease, lease_cores
+from accuracy_core.engines.protocol import TargetEngine
+from accuracy_core.engines.registry import open_engine
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.pipeline import progress
+from accuracy_core.pipeline.evaluation import local_path
 from accuracy_core.pipeline.run import Run
 from accuracy_core.pipeline.stages import recorded
 from accuracy_core.prompts import claim_directory, compute_goldens, make_plugins, prepare_prompts, run_plugins
@@ -15,7 +19,7 @@ from accuracy_core.prompts.context import Goldens
 from accuracy_core.prompts.orchestrator import context_length
 from accuracy_core.prompts.prepared import PreparedPrompts
 from accuracy_core.prompts.tokens import load_tokenizer
-from accuracy_core.schemas import DeviatedPrompts, PromptAnalysisStatus, Tolerances
+from accuracy_core.schemas import DeviatedPrompts, EngineSpec, PromptAnalysisStatus, Tolerances
 
 GOLDENS = "goldens"
 STAGE = "prompt_analysis"
@@ -64,7 +68,7 @@ def analyse_prompts(run: Run, prepared: PreparedAnalysis) -> PromptAnalysisStatu
         "prompts": prepared.prompts.token_ids(),
         "parameters": parameters.model_dump(mode="json"),
     }
-    with recorded(run.run_dir, STAGE, inputs, ["prompt_analysis"]):
+    with recorded(run.run_dir, STAGE, inputs, ["prompt_analysis"]), _device(run) as lease:
         result = run_plugins(
             prepared.prompts,
             make_plugins(parameters.plugins),
@@ -72,7 +76,7 @@ def analyse_prompts(run: Run, prepared: PreparedAnalysis) -> PromptAnalysisStatu
             run.run_dir,
             output_length=parameters.output_length,
             goldens=prepared.goldens,
-            engine_factory=lambda spec: _open(run, spec),
+            engine_factory=lambda spec: _open(run, spec, lease),
             tokenizer=prepared.tokenizer,
             tolerances=Tolerances.load(Path(parameters.tolerances)) if parameters.tolerances else None,
             progress=lambda plugin, done, total: progress.report(STAGE, done, total, plugin),
@@ -98,14 +102,17 @@ def _chosen(run: Run) -> list[str] | DeviatedPrompts:
     return document.model_copy(update={"prompts": list(chosen), "model_errors": []})
 
 
-def _open(run: Run, spec: Any) -> Any:
-    from accuracy_core.engines.registry import open_engine
-    from accuracy_core.pipeline.evaluation import local_path
+def _device(run: Run) -> CoreLease:
+    progress.report(STAGE, message="waiting for the device")
+    note = f"prompt analysis of {run.model_name}"
+    return lease_cores(run.engine, timeout_s=run.parameters.device_timeout_s, note=note)
 
-    progress.report(STAGE, message="waiting for the device and the engine")
+
+def _open(run: Run, spec: EngineSpec, lease: CoreLease) -> TargetEngine:
+    progress.report(STAGE, message="loading the engine")
     return open_engine(
         spec,
+        lease=lease,
         log_path=local_path(run.run_dir.engine_log),
         startup_timeout_s=run.parameters.startup_timeout_s,
-        device_timeout_s=run.parameters.device_timeout_s,
     )

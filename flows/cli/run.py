@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import traceback
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from accuracy_core.errors import AssayError, ConfigurationError
-from accuracy_core.outcome import exit_code
+from accuracy_core.outcome import ExitCode, exit_code
 from accuracy_core.schemas import RunParameters
 from flows.cli.options import build_parameters, load_config, merge, parse_pairs
 
@@ -99,9 +101,17 @@ def execute(parameters: RunParameters, console: Console, verbose: bool) -> int:
     except AssayError as error:
         show_error(console, error)
         return exit_code(error.outcome, None)
-    with live_progress(console):
-        from flows.accuracy_debugger import run_here
+    try:
+        with live_progress(console):
+            from flows.accuracy_debugger import run_here
 
-        conclusion, report = run_here(parameters)
+            conclusion, report = run_here(parameters)
+    except AssayError as error:
+        show_error(console, error)
+        return exit_code(error.outcome, None)
+    except Exception as error:
+        console.print(Text(f"unexpected {type(error).__name__}: {error}", style="red"))
+        console.print(Text("".join(traceback.format_exception(error)[-3:])))
+        return ExitCode.ERROR
     show_conclusion(console, conclusion, report)
     return conclusion.exit_code
