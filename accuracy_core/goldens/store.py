@@ -73,7 +73,9 @@ def get_or_compute_many(
     as it is yielded, so a killed run loses only what it had not finished. Otherwise as `get_or_compute_goldens`.
     """
     keys = [golden_key(config) for config in key_configs]
-    index_of = {key: index for index, key in reversed(list(enumerate(keys)))}
+    index_of: dict[str, int] = {}
+    for index, key in enumerate(keys):
+        index_of.setdefault(key, index)
     store = _Store(cache_directory(cache_dir), s3_uri, dict(provenance or {}))
     found = {key: golden for key in index_of if (golden := store.from_disk(key))}
     missing = [key for key in index_of if key not in found]
