@@ -31,6 +31,7 @@ class Conclusion(Schema):
     log_tail: str = ""
     culprit: Culprit | None = None
     suspects: list[str] = Field(default_factory=list)
+    next_step: str = ""
     next_command: str = ""
     score_passed: bool | None = None
     numerics_verdict: Verdict | None = None
@@ -84,6 +85,8 @@ def _measured(
     gaps = _gaps(task, analysis, skipped)
     if numerics is Verdict.FAIL:
         assert analysis is not None
+        if score is False and task is not None:
+            notes.insert(0, f"score below threshold too ({_missed_thresholds(task)})")
         return _numerics(
             Verdict.FAIL, task, analysis, notes + gaps, _culprit_headline("numerics fail", analysis.culprit)
         )
@@ -111,6 +114,7 @@ def _numerics(
         notes=notes,
         culprit=culprit,
         suspects=list(culprit.suspects) if culprit else [],
+        next_step=culprit.next_step if culprit else "",
         next_command=culprit.next_command if culprit else "",
         state="Completed" if verdict is Verdict.PASS else "AccuracyFailed",
         exit_code=exit_code(Outcome.NUMERICS, verdict),
@@ -127,9 +131,8 @@ def _score_failed(task: TaskStatus | None, analysis: PromptAnalysisStatus | None
         clean = next(node for node in load_triage_tree().node if node.id == "pass")
         notes = notes + _paired_notes(task)
         base = _numerics(Verdict.FAIL, task, None, notes, f"{NO_CULPRIT} ({detail})")
-        return base.model_copy(
-            update={"suspects": list(clean.suspects), "next_command": clean.next, **_common(task, analysis)}
-        )
+        update = {"suspects": list(clean.suspects), "next_step": clean.next, **_common(task, analysis)}
+        return base.model_copy(update=update)
     if numerics is Verdict.SUSPECT:
         headline = f"score below threshold ({detail}), and a guard fired on the numerics"
         return _numerics(Verdict.FAIL, task, analysis, notes, headline)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -211,6 +212,19 @@ def _finish(
     )
 
 
+def target_options(spec: EngineSpec) -> str:
+    """Options of `assay run` that select the same target (dtype apart), quoted for a shell."""
+    words = ["--model", spec.model]
+    for option, value, default in (
+        ("--engine", spec.engine, "vllm"),
+        ("--platform", spec.platform.value, "cpu"),
+        ("--tp", str(spec.tensor_parallel_size), "1"),
+        ("--fault", spec.fault.name if spec.fault else "", ""),
+    ):
+        words += [option, value] if value != default else []
+    return shlex.join(words)
+
+
 def _culprit(work: Work, spec: EngineSpec, run_dir: RunDir) -> tuple[Culprit | None, Phase]:
     """The most specific culprit: a plugin that names a module or layer comes before the rows' phase."""
     culprit, phase = None, Phase.NONE
@@ -221,8 +235,8 @@ def _culprit(work: Work, spec: EngineSpec, run_dir: RunDir) -> tuple[Culprit | N
                 prompts,
                 work.status[name],
                 location=results.get("location"),
-                model=spec.model,
-                output=str(run_dir.root),
+                target=target_options(spec),
+                output=shlex.quote(str(run_dir.root)),
             )
             culprit, phase = culprit or found.culprit, found.phase if phase is Phase.NONE else phase
     for results in work.results.values():

@@ -37,8 +37,10 @@ def prompt_report(status: PromptAnalysisStatus, manifest: PreparedPrompts) -> st
         lines += ["", f"Culprit: phase {phase_text(culprit.phase)}, branch {culprit.branch}"]
         lines += [f"  {text}" for text in culprit.evidence]
         lines += [f"  suspect {rank}: {text}" for rank, text in enumerate(culprit.suspects, 1)]
+        if culprit.next_step:
+            lines.append(f"  next: {culprit.next_step}")
         if culprit.next_command:
-            lines.append(f"  next: {culprit.next_command}")
+            lines.append(f"    {culprit.next_command}")
     for finding in status.findings:
         lines.append(f"{finding.severity.value}: {finding.evidence}")
     return "\n".join(lines) + "\n"

@@ -84,14 +84,14 @@ def triage(
     status: PluginStatus | None = None,
     *,
     location: Location | None = None,
-    model: str = "",
+    target: str = "",
     output: str = "",
 ) -> Triage:
     """Branch and culprit for the prompts of one run.
 
     `status` carries the verdict and the aggregates over all prompts; without it the worst prompt counts. `location` is
     what the comparison found over all prompts; where it is silent (no guard fired) single rows decide.
-    `model` and `output` fill the next command.
+    `target` (options of `assay run` that select it) and `output` fill the next command.
     """
     tree = load_triage_tree()
     measured = [result for result in results if result.verdict is not None]
@@ -105,7 +105,7 @@ def triage(
     if verdict is Verdict.PASS:
         return Triage(facts=facts, lit=lit, phase=Phase.NONE, culprit=None)
     phase = _run_phase(facts)
-    return Triage(facts=facts, lit=lit, phase=phase, culprit=_culprit(phase, lit, facts, failing, model, output))
+    return Triage(facts=facts, lit=lit, phase=phase, culprit=_culprit(phase, lit, facts, failing, target, output))
 
 
 def _facts(
@@ -167,7 +167,7 @@ def _culprit(
     lit: Sequence[TriageNode],
     facts: dict[str, Fact],
     failing: Sequence[PromptResult],
-    model: str,
+    target: str,
     output: str,
 ) -> Culprit:
     where = [node for node in lit if node.group == "where"]
@@ -191,11 +191,11 @@ def _culprit(
     if not math.isnan(float(facts["worst_ratio"])):
         evidence.append(f"worst L2 ratio over the rows: {float(facts['worst_ratio']):.3g}×")
     evidence += [f"{node.label}: {node.says}" for node in size]
-    fill = {"model": model or "MODEL", "output": output or "OUTPUT"}
     return Culprit(
         phase=phase,
         branch=" → ".join(node.id for node in where),
         evidence=evidence,
         suspects=list(last.suspects),
-        next_command=last.next.format(**fill),
+        next_step=last.next,
+        next_command=last.command.format(target=target or "--model MODEL", output=output or "OUTPUT"),
     )

@@ -33,7 +33,8 @@ class TriageNode(Part):
     says: str
     when: list[tuple[str, str, bool | float | str]] = Field(min_length=1)
     suspects: list[str] = Field(default_factory=list)
-    next: str = ""
+    next: str = Field("", description="what to do next, in words")
+    command: str = Field("", description="command for that; {target} and {output} are filled in")
 
 
 class TriageTree(Part):

@@ -17,10 +17,10 @@ from markupsafe import Markup
 
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.prompts.conclusion import Conclusion
-from accuracy_core.prompts.triage import phase_text, triage
+from accuracy_core.prompts.triage import phase_text
 from accuracy_core.report.concluding import conclude_from_files
 from accuracy_core.report.document import ReportDocument, StageSummary, prompt_summaries
-from accuracy_core.report.evidence import LOGITS, EvidenceDir, RunEvidence, with_evidence
+from accuracy_core.report.evidence import EvidenceDir, RunEvidence, taken_branch, with_evidence
 from accuracy_core.report.registry import REPORT_SECTIONS
 from accuracy_core.report.rendering import TEMPLATES, render
 from accuracy_core.schemas import FaultSpec, ReportSection, RunDir, Tab, write_text
@@ -148,7 +148,7 @@ def _document(found: RunEvidence, decided: Conclusion, errors: dict[str, str]) -
         plugins=analysis.plugins if analysis else {},
         prompts=_try(lambda: prompt_summaries(found), [], errors, "prompts"),
         triage=_try(
-            lambda: [node.id for node in triage(list(found.logits.values()), found.plugin(LOGITS)).lit],
+            lambda: [node.id for node in taken_branch(found).lit],
             [],
             errors,
             "triage",

@@ -9,6 +9,7 @@ from typing import Any
 
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.prompts.prepared import PreparedPrompts
+from accuracy_core.prompts.triage import Location, Triage, triage
 from accuracy_core.schemas import (
     PluginStatus,
     PromptAnalysisStatus,
@@ -119,6 +120,12 @@ def evidence(run_dir: RunDir) -> RunEvidence:
     if isinstance(run_dir, EvidenceDir) and run_dir.shared is not None:
         return run_dir.shared
     return RunEvidence(run_dir)
+
+
+def taken_branch(found: RunEvidence) -> Triage:
+    """Branch of the triage tree that this run took, with the phase that its analysis recorded."""
+    location = Location(found.analysis.phase) if found.analysis is not None else None
+    return triage(list(found.logits.values()), found.plugin(LOGITS), location=location)
 
 
 def with_evidence(run_dir: RunDir) -> EvidenceDir:

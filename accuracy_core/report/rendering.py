@@ -28,7 +28,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(num=number, dur=duration, embed=embed_json, words=words, short=shorten)
+    made.filters.update(num=number, dur=duration, embed=embed_json, words=words, short=shorten, route=route_name)
     return made
 
 
@@ -89,6 +89,18 @@ def duration(seconds: float) -> str:
 def words(name: str) -> str:
     """`agg_bc` -> `agg bc`."""
     return name.replace("_", " ")
+
+
+_ROUTES = {
+    "two_way": "Rows within static limits",
+    "sigma_ratio": "σ ratio",
+    "agg_bc": "Aggregate BC",
+}
+
+
+def route_name(route: str) -> str:
+    """A documented route, in words."""
+    return _ROUTES.get(route, words(route))
 
 
 def shorten(text: str, length: int = 160) -> str:

@@ -20,4 +20,5 @@ class Culprit(Schema):
     evidence: list[str] = Field(default_factory=list)
     suspects: list[str] = Field(default_factory=list, description="what to look at next, in order")
     confirmed: bool | None = None
-    next_command: str = Field("", description="what to do next, as text or a command to copy")
+    next_step: str = Field("", description="what to do next, in words")
+    next_command: str = Field("", description="command for that, to copy; empty when there is none")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import ClassVar
 
-from accuracy_core.prompts.triage import phase_text, triage
+from accuracy_core.prompts.triage import phase_text
 from accuracy_core.prompts.triage_tree import load_triage_tree
 from accuracy_core.report.document import prompt_summaries
-from accuracy_core.report.evidence import LOGITS, evidence
+from accuracy_core.report.evidence import evidence, taken_branch
 from accuracy_core.report.rendering import render
 from accuracy_core.report.sparkline import sparkline
 from accuracy_core.schemas import ReportSection, RunDir, Tab
@@ -52,8 +52,7 @@ class TriageSection(ReportSection):
 
     def render(self, run_dir: RunDir) -> str:
         found = evidence(run_dir)
-        results = list(found.logits.values())
-        taken = triage(results, found.plugin(LOGITS), model=str(found.engine().get("model", "")))
+        taken = taken_branch(found)
         culprit = found.analysis.culprit if found.analysis is not None else None
         return render(
             "overview_triage.html.j2",

@@ -39,7 +39,8 @@
       showTab(panels.some((panel) => panel.id === name) ? name : "overview");
       if (name === "prompt") showPrompt("all");
     }
-    window.scrollTo(0, 0);
+    // after the browser has jumped to the anchor itself
+    requestAnimationFrame(() => window.scrollTo(0, 0));
   }
 
   // Arrow keys move along the tabs, as in every tab list.

@@ -17,7 +17,7 @@ window.assayCharts = (function () {
   const palette = () => ({
     text: css("--text"), muted: css("--muted"), line: css("--line"), expected: css("--expected"),
     target: css("--target"), mark: css("--mark"), fail: css("--fail"), accent: css("--accent"), pass: css("--pass"),
-    suspect: css("--suspect"), none: css("--none"),
+    suspect: css("--suspect"), none: css("--none"), good: css("--heat-good"), soft: css("--heat-soft"), worst: css("--heat-worst"),
   });
 
   // Token text comes from a model: plotly reads a few tags in hover texts, so they are disarmed here.
@@ -37,6 +37,8 @@ window.assayCharts = (function () {
     }, more || {});
   }
 
+  const STEPS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000];
+
   const each = (data, make) => data.batches.flatMap((batch) => make(batch));
 
   function level(value, color, label) {
@@ -51,14 +53,14 @@ window.assayCharts = (function () {
       const keys = Object.keys(d.batches[0].errors);
       return {
         traces: each(d, (b) => keys.map((key, i) => line(d, b, b.errors[key], "top " + key, colors[i % 4]))),
-        levels: keys.flatMap((key, i) => level(d.limits.rtol[key], colors[i % 4], "limit " + key)),
-        y: { rangemode: "tozero", tickformat: ".2g" }, divergences: true,
+        levels: keys.flatMap((key, i) => level(d.limits.rtol[key], colors[i % 4], key === "all" ? "all" : "top " + key)),
+        y: { rangemode: "tozero", tickformat: "~g" }, divergences: true,
       };
     },
     ratios: (d, c) => ({
       traces: each(d, (b) => [line(d, b, b.l2, "L2 ratio", c.accent), line(d, b, b.linf, "L∞ ratio", c.suspect)]),
-      levels: [...level(1, c.none, "1×"), ...level(d.limits.l2_guard, c.fail, "L2 guard"), ...level(d.limits.linf_guard, c.fail, "L∞ guard")],
-      y: { type: "log", dtick: "D1", ticksuffix: "×" }, divergences: true,
+      levels: [...level(d.limits.l2_guard, c.fail, "L2 guard"), ...level(d.limits.linf_guard, c.fail, "L∞ guard")],
+      y: { type: "log", tickvals: STEPS, ticktext: STEPS.map((v) => v + "×") }, divergences: true,
     }),
     gap: (d, c) => ({
       traces: each(d, (b) => [
@@ -79,7 +81,7 @@ window.assayCharts = (function () {
       levels: [], y: { tickformat: "d", rangemode: "tozero" }, divergences: true,
     }),
     kl: (d, c) => ({
-      traces: each(d, (b) => [line(d, b, b.kl, "KL", c.accent)]), levels: [], y: { rangemode: "tozero", tickformat: ".2g" }, divergences: true,
+      traces: each(d, (b) => [line(d, b, b.kl, "KL", c.accent)]), levels: [], y: { rangemode: "tozero", tickformat: "~g" }, divergences: true,
     }),
     top2: (d, c) => ({
       traces: each(d, (b) => [
@@ -96,7 +98,7 @@ window.assayCharts = (function () {
     for (const item of spec.levels) {
       shapes.push({ type: "line", xref: "paper", x0: 0, x1: 1, y0: item.value, y1: item.value, line: { color: item.color, width: 1.2, dash: "dash" } });
       annotations.push({
-        xref: "paper", x: 1, xanchor: "right", yanchor: "bottom", showarrow: false, text: `${item.label} ${item.value}`,
+        xref: "paper", x: 1.005, xanchor: "left", yanchor: "middle", showarrow: false, text: `${item.label} ${item.value}`,
         y: spec.y.type === "log" ? Math.log10(item.value) : item.value, font: { size: 10, color: item.color },
       });
     }
@@ -104,10 +106,10 @@ window.assayCharts = (function () {
       shapes.push({ type: "line", yref: "paper", y0: 0, y1: 1, x0: batch.x[index], x1: batch.x[index], line: { color: c.mark, width: 1.6 } });
     const axis = { gridcolor: c.line, zerolinecolor: c.line, linecolor: c.line, tickfont: { color: c.muted, size: 11 }, automargin: true };
     return {
-      margin: { l: 46, r: 10, t: 8, b: 34 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "closest",
+      margin: { l: 46, r: 84, t: 8, b: 34 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "closest",
       font: { family: "system-ui, sans-serif", size: 12, color: c.text }, shapes, annotations, dragmode: "zoom",
       legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 11 }, bgcolor: "rgba(0,0,0,0)" },
-      xaxis: Object.assign({ title: { text: "generated token (0-based)", font: { size: 11, color: c.muted } }, tickformat: "d", rangemode: "tozero" }, axis),
+      xaxis: Object.assign({ title: { text: "generated token (0-based)", font: { size: 11, color: c.muted } }, tickformat: "d", range: [-0.5, Math.max(0, ...data.batches.map((b) => Math.max(...b.x))) + 0.5] }, axis),
       yaxis: Object.assign({}, axis, spec.y), hoverlabel: { font: { family: "ui-monospace, monospace", size: 12 } },
     };
   }
@@ -125,9 +127,42 @@ window.assayCharts = (function () {
     plotly().react(element, spec.traces, layout(data, spec, c), { displaylogo: false, responsive: true, displayModeBar: "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] });
   }
 
+  // All prompts at a glance: log10 of the L2 ratio, prompt by token.
+  function heat(element) {
+    const sources = Array.from(document.querySelectorAll('script[id^="data-"]'));
+    const c = palette();
+    const rows = sources.map((source) => ({ id: source.id.slice(5), data: JSON.parse(source.textContent) })).filter((row) => row.data.batches.length);
+    const width = Math.max(0, ...rows.map((row) => Math.max(...row.data.batches[0].x) + 1));
+    const cells = rows.map((row) => {
+      const line = Array(width).fill(null);
+      row.data.batches[0].x.forEach((token, i) => { const v = row.data.batches[0].l2[i]; line[token] = v === null ? null : Math.log10(Math.max(v, 0.01)); });
+      return line;
+    });
+    if (!cells.some((line) => line.some((v) => v !== null))) { element.textContent = "no ratio was measured"; element.className = "muted"; return; }
+    const guard = (rows[0].data.limits.l2_guard || 3);
+    const top = Math.max(Math.log10(guard) * 2, ...cells.flat().filter((v) => v !== null));
+    const share = (v) => Math.min(1, Math.max(0, (Math.log10(v) + 0.5) / (top + 0.5)));
+    const trace = {
+      type: "heatmap", z: cells, x: Array.from({ length: width }, (_, i) => i), y: rows.map((row) => "Prompt " + row.id), zmin: -0.5, zmax: top, xgap: 1, ygap: 1, hoverongaps: false,
+      text: rows.map((row) => Array.from({ length: width }, (_, i) => safe(row.data.tokens[i] ?? ""))), customdata: cells.map((line) => line.map((v) => (v === null ? null : 10 ** v))),
+      hovertemplate: "%{y}, token %{x}  “%{text}”<br>L2 ratio %{customdata:.3g}×<extra></extra>",
+      colorscale: [[0, c.good], [share(1), c.good], [share(1.5), c.soft], [share(guard), c.suspect], [Math.min(1, share(guard) + 0.001), c.fail], [1, c.worst]],
+      colorbar: { thickness: 10, outlinewidth: 0, tickvals: STEPS.map(Math.log10), ticktext: STEPS.map((v) => v + "×"), tickfont: { size: 11, color: c.muted } },
+    };
+    const spec = { levels: [], y: { autorange: "reversed", type: "category" } };
+    const shape = layout({ batches: [] }, spec, c);
+    shape.margin.l = 80;
+    shape.xaxis.range = [-0.5, width - 0.5];
+    shape.yaxis.showgrid = shape.xaxis.showgrid = false;
+    plotly().react(element, [trace], shape, { displaylogo: false, responsive: true, displayModeBar: false });
+    if (element.removeAllListeners) element.removeAllListeners("plotly_click");
+    element.on("plotly_click", (event) => { location.hash = "#" + event.points[0].y.toLowerCase().replace(" ", "-"); });
+  }
+
   const dataOf = (id) => JSON.parse(document.getElementById("data-" + id).textContent);
 
   function draw(panel) {
+    for (const element of panel.querySelectorAll("[data-heat]")) if (!drawn.has(element)) { drawn.add(element); heat(element); }
     for (const box of panel.querySelectorAll("[data-charts]")) {
       if (drawn.has(box)) continue;
       drawn.add(box);
@@ -138,6 +173,7 @@ window.assayCharts = (function () {
 
   function restyle() {
     for (const box of drawn) {
+      if (box.dataset.heat !== undefined) { heat(box); continue; }
       const data = dataOf(box.dataset.charts);
       for (const element of box.querySelectorAll("[data-chart]")) chart(element, data);
     }
