@@ -63,7 +63,9 @@ def _follow(
         elif kind == "error":
             raise _error(event, job, log)
     code = process.wait()
-    raise _error({"kind": "died", "message": f"the evaluation process ended with status {code}", "progress": progress}, job, log)
+    raise _error(
+        {"kind": "died", "message": f"the evaluation process ended with status {code}", "progress": progress}, job, log
+    )
 
 
 def _error(event: dict[str, Any], job: EvalJob, log: Path) -> Exception:

@@ -35,7 +35,8 @@ def completions_url(root: str, *, chat: bool) -> str:
 def served_model(root: str, model: str, *, api_key: str | None, timeout_s: float = 10) -> ServedModel:
     """Ask the server for `model`.
 
-    Raises InfrastructureError when it does not answer, ConfigurationError (listing what it serves) when it has no `model`.
+    Raises InfrastructureError when it does not answer, ConfigurationError (listing what it serves) when it has no
+    `model`.
     """
     import httpx
 

@@ -125,7 +125,7 @@ class Evaluation:
             if problem and self._job.long_prompts == "error":
                 raise ConfigurationError(
                     problem,
-                    fix="raise max_model_len, lower num_fewshot or max_gen_toks, or allow truncation (long_prompts='truncate')",
+                    fix="raise max_model_len, lower num_fewshot or max_gen_toks, or pass long_prompts='truncate'",
                 )
             if problem:
                 self.warnings.append(f"{problem}; they were cut on the left")
@@ -161,7 +161,11 @@ class Evaluation:
         null = [record for record in generated if record.text is None]
         empty = [record for record in generated if record.text == ""]
         cut = [record for record in generated if record.finish_reason == "length"]
-        for records, what in ((null, "null response"), (empty, "empty response"), (cut, "response cut by its length limit")):
+        for records, what in (
+            (null, "null response"),
+            (empty, "empty response"),
+            (cut, "response cut by its length limit"),
+        ):
             if records:
                 self.warnings.append(f"{len(records)} of {len(generated)}: {what}: {_names(records)}")
         return {

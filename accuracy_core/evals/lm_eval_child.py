@@ -1,7 +1,7 @@
 """The process that runs lm-eval: `python -m accuracy_core.evals.lm_eval_child`.
 
-Reads an EvalJob as one JSON line from stdin and writes events as JSON lines to stdout; everything that libraries print goes
-to stderr. It ends when stdin closes, that is when its parent is gone, whatever the reason.
+Reads an EvalJob as one JSON line from stdin and writes events as JSON lines to stdout; everything that libraries
+print goes to stderr. It ends when stdin closes, that is when its parent is gone, whatever the reason.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from typing import Any
 def partial_scores(tasks: dict[str, Any], answers: dict[tuple[int, int], Any]) -> dict[str, list[float]]:
     """`task/metric,filter` -> [value, documents], by lm-eval's own filters and metrics.
 
-    `tasks` maps a name to an lm-eval Task whose requests are built; `answers` maps (id of a request, repeat) to its answer.
-    A task whose metrics fail on so few documents is left out.
+    `tasks` maps a name to an lm-eval Task whose requests are built; `answers` maps (id of a request, repeat) to its
+    answer. A task whose metrics fail on so few documents is left out.
     """
     scores: dict[str, list[float]] = {}
     for name, task in tasks.items():
@@ -39,7 +39,9 @@ def _of_task(name: str, task: Any, answers: dict[tuple[int, int], Any]) -> dict[
     values: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for requests in complete.values():
         for filter_name in requests[0].filtered_resps:
-            metrics = task.process_results(requests[0].doc, [request.filtered_resps[filter_name] for request in requests])
+            metrics = task.process_results(
+                requests[0].doc, [request.filtered_resps[filter_name] for request in requests]
+            )
             for metric, value in metrics.items():
                 values[metric, filter_name].append(value)
     aggregate = task.aggregation()

@@ -42,18 +42,17 @@ def check_thresholds(
     """
     catalogue = check_tasks(tasks, include_path)
     rows: dict[str, list[str] | None] = {}
-    for task in tasks:
-        rows.update(catalogue.rows(task))
+    for name in tasks:
+        rows.update(catalogue.rows(name))
     known = [f"{task}/{key}" for task, keys in rows.items() for key in keys or []]
     for given, value in thresholds.items():
         parse_rule(given, value)
         task, key = split_key(given)
         if task is None:
-            fits = [name for name, keys in rows.items() if keys is not None and key in keys]
-            open_rows = [name for name, keys in rows.items() if keys is None]
+            fits = [f"{name}/{key}" for name, keys in rows.items() if keys is not None and key in keys]
             if len(fits) > 1:
-                raise _unfit(given, f"fits {len(fits)} rows", [f"{name}/{key}" for name in fits])
-            if not fits and not open_rows:
+                raise _unfit(given, f"fits {len(fits)} scores", fits)
+            if not fits and all(keys is not None for keys in rows.values()):
                 raise _unfit(given, "names no score of these tasks", known)
         elif task not in rows:
             if all(keys is not None for keys in rows.values()):
@@ -66,6 +65,4 @@ def _unfit(given: str, problem: str, candidates: list[str]) -> ConfigurationErro
     near = difflib.get_close_matches(given, candidates, n=12, cutoff=0)
     shown = near if len(candidates) > len(near) else candidates
     more = f" and {len(candidates) - len(shown)} more" if len(candidates) > len(shown) else ""
-    return ConfigurationError(
-        f"threshold {given!r} {problem}", fix=f"there are: {', '.join(shown) or 'none'}{more}"
-    )
+    return ConfigurationError(f"threshold {given!r} {problem}", fix=f"there are: {', '.join(shown) or 'none'}{more}")

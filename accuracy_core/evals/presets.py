@@ -34,8 +34,8 @@ def run_preset(
 ) -> tuple[Scores, Path]:
     """Evaluate the preset `name`; returns (scores by `task/metric,filter`, the directory that holds lm-eval's files).
 
-    `tokenizer` defaults to the checkpoint the server says it loaded, else to `model`. `settings` go to `run_lm_eval`. Raises
-    what that raises; offline, a ConfigurationError names the data set that is missing.
+    `tokenizer` defaults to the checkpoint the server says it loaded, else to `model`. `settings` go to `run_lm_eval`.
+    Raises what that raises; offline, a ConfigurationError names the data set that is missing.
     """
     from accuracy_core.errors import ConfigurationError
     from accuracy_core.evals.endpoint import served_model, server_root

@@ -13,8 +13,8 @@ from accuracy_core.errors import ConfigurationError
 class PromptEncoder:
     """Encodes prompts as the tokenizer's own post-processor would, with two differences.
 
-    A prompt that already begins with the special prefix gets no second one (a double BOS scores .30 instead of .94), and
-    nothing is ever appended (some tokenizers add EOS, which would end the prompt).
+    A prompt that already begins with the special prefix gets no second one (a double BOS scores .30 instead of .94),
+    and nothing is ever appended (some tokenizers add EOS, which would end the prompt).
     """
 
     tokenizer: Any
@@ -29,7 +29,7 @@ class PromptEncoder:
             if full[start : start + len(plain)] == plain:
                 return cls(tokenizer, tuple(full[:start]))
         raise ConfigurationError(
-            f"the tokenizer encodes 'a' as {plain} without and {full} with special tokens: the prompt is not part of it",
+            f"the tokenizer encodes 'a' as {plain} without special tokens and as {full} with them",
             fix="use the tokenizer that belongs to the model",
         )
 

@@ -1,8 +1,8 @@
 """lm-eval's API models with the open questions settled. Loaded only in the process that runs lm-eval.
 
 Against lm-eval's own classes: BOS and EOS are explicit and the same at any concurrency, sampling defaults are sent
-explicitly, token ids and finish reasons are asked for and recorded, answers are cached under the whole payload, prompts that
-do not fit are an error, and a server that is gone ends the run at once.
+explicitly, token ids and finish reasons are asked for and recorded, answers are cached under the whole payload,
+prompts that do not fit are an error, and a server that is gone ends the run at once.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Recorder:
     eos_string: str | None
     create_message: Callable[..., Any]
     _create_payload: Callable[..., dict[str, Any]]
+    parse_logprobs: Callable[..., list[tuple[float, bool]]]
 
     def prepare(
         self,
@@ -77,9 +78,7 @@ class Recorder:
         for request in requests:
             self._task, self._waiting = str(request.task_name), {}
             answers += super().loglikelihood_rolling([request])  # type: ignore[misc]
-            self._note(
-                request, 0, answers[-1], RequestRecord(**_place(request), repeat=0, logprob=float(answers[-1]))
-            )
+            self._note(request, 0, answers[-1], RequestRecord(**_place(request), repeat=0, logprob=float(answers[-1])))
         return answers
 
     def tok_encode(self, string: Any, add_special_tokens: bool | None = None, **_: Any) -> Any:
@@ -129,7 +128,7 @@ class Recorder:
 
         timeout = ClientTimeout(total=self.job.request_timeout_s)
         gate = asyncio.Semaphore(self.job.num_concurrent)
-        lengths = ctxlens or [None] * len(requests)
+        lengths: Sequence[int | None] = ctxlens or [None] * len(requests)
         async with ClientSession(connector=TCPConnector(limit=self.job.num_concurrent), timeout=timeout) as session:
             try:
                 async with asyncio.TaskGroup() as group:
@@ -213,11 +212,11 @@ class Recorder:
                 "support echo with prompt log-probabilities, which multiple-choice tasks need",
                 fix="choose generate_until tasks, or a server that supports `echo` and `logprobs`",
             )
-        logprob, is_greedy = self.parse_logprobs(outputs=body, tokens=[tokens], ctxlens=[ctxlen])[0]  # type: ignore[attr-defined]
+        logprob, is_greedy = self.parse_logprobs(outputs=body, tokens=[tokens], ctxlens=[ctxlen])[0]
         if not math.isfinite(logprob):
             raise InfrastructureError(
-                f"the server returned the log-probability {logprob} for a prompt of task {self._task}: its numerics are broken",
-                fix="run the prompt analysis on curated prompts to find where the non-finite value starts",
+                f"the server returned the log-probability {logprob} for a prompt of task {self._task}",
+                fix="its numerics are broken: run the prompt analysis on curated prompts to find where that starts",
             )
         return {"logprob": logprob, "is_greedy": bool(is_greedy)}
 
@@ -237,13 +236,12 @@ class RecordingChat(Recorder, LocalChatCompletion):
     def tok_encode(self, string: Any, *args: Any, **kwargs: Any) -> Any:
         return string
 
-    def _create_payload(self, messages: list[dict[str, Any]], **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        stop = (kwargs.get("gen_kwargs") or {}).get("until") or []
+    def _create_payload(self, messages: list[dict[str, Any]], **kwargs: Any) -> dict[str, Any]:
+        until, eos = (kwargs.get("gen_kwargs") or {}).get("until") or [], kwargs.get("eos")
+        stops = [until] if isinstance(until, str) else list(until)
         payload = LocalChatCompletion._create_payload(self, messages, **kwargs)
-        wanted = [stop] if isinstance(stop, str) else list(stop)
-        eos = kwargs.get("eos")
         # lm-eval keeps the first four only (a limit of another vendor); vLLM takes all
-        payload["stop"] = wanted + ([eos] if eos and eos not in wanted else [])
+        payload["stop"] = stops + ([eos] if eos and eos not in stops else [])
         return payload
 
 

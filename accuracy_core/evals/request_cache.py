@@ -1,8 +1,8 @@
 """Answers kept per (model, engine, task), so that a retry asks only what is missing.
 
-lm-eval's own `use_cache` keys an answer by its text only, so another model on the same file gets the old answers; it also
-unpickles what it reads. Here the file's name carries the identity of model and engine, the key is a digest of the whole
-payload (token ids, stop strings, seed, …), and values are JSON.
+lm-eval's own `use_cache` keys an answer by its text only, so another model on the same file gets the old answers; it
+also unpickles what it reads. Here the file's name carries the identity of model and engine, the key is a digest of
+the whole payload (token ids, stop strings, seed, …), and values are JSON.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class RequestCache:
             self._open(task).execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", (key, json.dumps(answer)))
         except sqlite3.Error as error:
             raise InfrastructureError(
-                f"request cache {self.path(task)} cannot be written: {error}", fix="free disk space, or delete that file"
+                f"request cache {self.path(task)} cannot be written: {error}",
+                fix="free disk space, or delete that file",
             ) from error
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Running lm-eval against an OpenAI-compatible server, in a process of its own.
 
-Its own process, because lm-eval seeds and loads globally, cannot be cancelled, and must not outlive the run: stopping it is
-killing one child, and the child ends by itself when this process is gone.
+Its own process, because lm-eval seeds and loads globally, cannot be cancelled, and must not outlive the run: stopping
+it is killing one child, and the child ends by itself when this process is gone.
 """
 
 from __future__ import annotations
@@ -49,14 +49,15 @@ def run_lm_eval(
 ) -> EvalRun:
     """Evaluate `tasks` on a running server and write lm-eval's files to `results_dir/<model>/`.
 
-    `base_url` is the server (with or without /v1), `model` the name it serves, `tokenizer` a folder or hub id. `max_length`
-    (tokens) defaults to what the server says. `cache_identity` must name model and engine by content (fingerprint, engine
-    spec): answers in `cache_dir` are reused only under the same identity, and without one nothing is cached.
-    `on_progress(done, total)` counts requests. `api_key_env` names the variable that holds the server's key.
+    `base_url` is the server (with or without /v1), `model` the name it serves, `tokenizer` a folder or hub id.
+    `max_length` (tokens) defaults to what the server says. `cache_identity` must name model and engine by content
+    (fingerprint, engine spec): answers in `cache_dir` are reused only under the same identity, and without one
+    nothing is cached. `on_progress(done, total)` counts requests. `api_key_env` names the variable that holds the
+    server's key.
 
-    Raises ConfigurationError before any request for what cannot work (unknown task, `limit` below 1, data that cannot be
-    had, prompts longer than the context, a model the server does not have); EvaluationFailed (infrastructure) with how far
-    it got when the server dies, times out or returns nothing; its answers so far stay in the cache.
+    Raises ConfigurationError before any request for what cannot work (unknown task, `limit` below 1, data that cannot
+    be had, prompts longer than the context, a model the server does not have); EvaluationFailed (infrastructure) with
+    how far it got when the server dies, times out or returns nothing; its answers so far stay in the cache.
     """
     if limit is not None and limit < 1:
         raise ConfigurationError(f"limit {limit}: nothing would be evaluated", fix="give at least 1, or no limit")
@@ -108,7 +109,8 @@ def _finished(job: EvalJob, closing: dict[str, Any], overridden: dict[str, Any],
     settings = job.model_dump(mode="json", exclude={"schema_version", "results_dir", "cache_dir", "cache_identity"})
     settings |= {
         "bos": closing.get("bos"), "eos_string": closing.get("eos_string"), "sampling": NEUTRAL_SAMPLING,
-        "generation_defaults_overridden": overridden, "temperature": job.gen_kwargs.get("temperature", "the task's, else 0"),
+        "generation_defaults_overridden": overridden,
+        "temperature": job.gen_kwargs.get("temperature", "the task's, else 0"),
     }  # fmt: skip
     run = EvalRun(
         scores=scores_of_file(files[0]),
@@ -127,7 +129,7 @@ def _finished(job: EvalJob, closing: dict[str, Any], overridden: dict[str, Any],
     if nothing or (asked and closing["n_empty"] + closing["n_null"] == asked):
         failed = EvaluationFailed(
             f"the server answered {nothing or asked} of {asked} generation requests with nothing: "
-            f"{'; '.join(text for text in run.warnings if 'response' in text)}. All requests were asked; these score 0.",
+            f"{'; '.join(text for text in run.warnings if 'response' in text)}. They score 0.",
             fix="see the server's log; the answers are in the results directory",
         )
         failed.done = failed.total = run.n_requests

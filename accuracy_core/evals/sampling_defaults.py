@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-#: A vLLM server fills what a request leaves open from the checkpoint's generation_config.json; sent explicitly, it cannot.
-#: (Temperature, stop strings and the length come from the task and are always sent.)
+#: A vLLM server fills what a request leaves open from the checkpoint's generation_config.json; sent explicitly, it
+#: cannot. (Temperature, stop strings and the length come from the task and are always sent.)
 NEUTRAL_SAMPLING: dict[str, float | int] = {
     "top_p": 1.0,
     "top_k": -1,

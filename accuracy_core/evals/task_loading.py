@@ -92,9 +92,11 @@ def _unloadable(manager: TaskManager, name: str, error: Exception) -> Configurat
     entry = manager.task_index.get(name)
     data = (entry.cfg or {}).get("dataset_path") if entry else None
     text = f"{type(error).__name__}: {error}"
-    if data and any(word in text for word in ("Hub", "offline", "Offline", "Connection", "resolve", "HTTP", "doesn't exist")):
+    if data and any(
+        word in text for word in ("Hub", "offline", "Offline", "Connection", "resolve", "HTTP", "doesn't exist")
+    ):
         return ConfigurationError(
             f"task {name} needs the data set {data}, which cannot be had: {text[:300]}",
-            fix=f"connect to the hub once, or put {data} into the local data-set cache; the bundled assay_suite needs neither",
+            fix=f"connect to the hub once, or put {data} into the data-set cache; assay_suite needs neither",
         )
     return ConfigurationError(f"task {name} cannot be loaded: {text[:500]}", fix="correct the task's file or its data")

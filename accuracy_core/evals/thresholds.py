@@ -16,7 +16,10 @@ _DEFAULT_SIGMAS = 2.0
 
 @dataclass(frozen=True)
 class Rule:
-    """`bound`: the worst value that passes. `mean_std`: mean ± n_sigma·std, one-sided. Or a fraction of the reference."""
+    """`bound`: the worst value that passes. `mean_std`: mean ± n_sigma·std, one-sided.
+
+    Or a fraction of the reference.
+    """
 
     kind: Kind
     value: float = math.nan

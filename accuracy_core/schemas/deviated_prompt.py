@@ -30,6 +30,10 @@ class DeviatedPrompt(Part):
     response: list[str] = Field(default_factory=list)
     metrics: dict[str, float] = Field(default_factory=dict, description="the sample's own metrics, as numbers")
     truncated: bool = False
+    verdicts: dict[str, bool | None] = Field(
+        default_factory=dict, description="filter -> whether the sample is right under it; None: not judged"
+    )
+    badness: float = Field(0.0, description="how far from right, or from the reference; orders samples worst first")
     reference_response: list[str] | None = None
     reference_metrics: dict[str, float] | None = None
     curated: bool = Field(False, description="a curated prompt taken because no sample deviated")

@@ -81,6 +81,8 @@ class TaskStatus(Schema):
     warnings: list[str] = Field(default_factory=list)
     n_samples: int = 0
     n_deviated: int = 0
+    n_model_errors: int = Field(0, description="samples that the reference gets wrong too")
+    n_records: dict[str, dict[str, int]] = Field(default_factory=dict, description="task -> filter -> records read")
     model: str = ""
     results_files: list[str] = Field(default_factory=list)
     settings: dict[str, JsonValue] = Field(default_factory=dict, description="how the evaluation was run")

@@ -8,7 +8,8 @@ from typing import Any
 
 
 def load(**splits: Any) -> dict[str, Any]:
-    """The splits as datasets, from the JSONL files beside this file: independent of the working directory and the network.
+    """The splits as datasets, from the JSONL files beside this file: independent of the working directory and the
+    network.
 
     lm-eval passes the task's `dataset_kwargs` (split -> file name) together with its metadata, which is ignored.
     """

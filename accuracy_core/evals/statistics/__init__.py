@@ -1,0 +1,1 @@
+"""Tests on scores, one per file, each with its source."""
