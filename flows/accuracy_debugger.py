@@ -72,7 +72,10 @@ def _debug(run: Run) -> Conclusion:
     except AssayError as error:
         conclusion = conclude(task_status, analysis, error=error)
     if "report" in stages:
-        report_task(opaque(run), opaque(conclusion))
+        try:
+            report_task(opaque(run), opaque(conclusion))
+        except Exception as error:  # a page that cannot be written must not cost what was found
+            return conclude(task_status, analysis, error=error)
     return conclusion
 
 

@@ -48,9 +48,9 @@ class Run(Schema):
 def resolve_run(parameters: RunParameters) -> Run:
     """Check `parameters` and write `run_config.json`.
 
-    Raises ConfigurationError for: a missing model or one without a tokenizer, an unknown task, a threshold on a metric
-    that does not exist, an unknown plugin or fault, no engine interpreter, a port that is taken, an output directory
-    that cannot be written.
+    Raises ConfigurationError for: a missing model or one without a tokenizer, a prompt that is too long, an unknown
+    task, a threshold on a metric that does not exist, an unknown plugin or fault, no engine interpreter, a port that is
+    taken, an output directory that cannot be written.
     """
     from accuracy_core.models import model_fingerprint, resolve_model
 
@@ -60,6 +60,7 @@ def resolve_run(parameters: RunParameters) -> Run:
     _check_plugins(parameters)
     _check_tolerances(parameters)
     _check_engine(parameters)
+    _check_prompts(parameters, model_path)
     if "evaluate" in parameters.stages and parameters.evaluation.results is None:
         _check_evaluation(parameters)
     parameters = with_output_dir(parameters)
@@ -100,6 +101,22 @@ def _check_tolerances(parameters: RunParameters) -> None:
         from accuracy_core.schemas import Tolerances
 
         Tolerances.load(Path(parameters.prompt_analysis.tolerances))
+
+
+def _check_prompts(parameters: RunParameters, model_path: str) -> None:
+    given = parameters.prompt_analysis.prompts
+    if given is None or "prompt_analysis" not in parameters.stages:
+        return
+    from accuracy_core.prompts import prepare_prompts
+    from accuracy_core.prompts.orchestrator import context_length
+    from accuracy_core.prompts.tokens import load_tokenizer
+
+    prepare_prompts(
+        list(given),
+        load_tokenizer(model_path, parameters.engine.tokenizer),
+        output_length=parameters.prompt_analysis.output_length,
+        max_model_len=parameters.engine.max_model_len or context_length(parameters.engine),
+    )
 
 
 def _check_engine(parameters: RunParameters) -> None:

@@ -1,0 +1,69 @@
+"""However a run ends, its engines end with it, the cores are free, and the next run starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.e2e.conftest import cpu_is_free
+
+pytestmark = pytest.mark.slow
+GONE_S = 15
+PROMPT = ("--prompt", "Q: 47+38\nA:", "--stage", "prompt_analysis", "--stage", "report")
+
+
+def in_evaluation(command):
+    log = command.output / "eval_results" / "server.log"
+    return lambda: log.exists() and b"/v1/completions" in log.read_bytes()
+
+
+def in_prompt_stage(command):
+    return lambda: (command.output / "prompt_analysis" / "engine.log").exists() and len(command.engines()) >= 1
+
+
+CASES = [
+    pytest.param(("--task", "assay_arith"), in_evaluation, id="evaluation"),
+    pytest.param(PROMPT, in_prompt_stage, id="prompt-stage"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "reached"), CASES)
+def test_kill_9_takes_the_engine_with_it_and_the_next_run_starts(assay, arguments, reached):
+    command = assay(*arguments)
+    command.wait_for(reached(command), "engine at work")
+    assert command.engines()
+    assert not cpu_is_free()
+    command.process.kill()
+    command.process.wait()
+    assert command.wait_gone(GONE_S) == []
+    assert cpu_is_free()
+    after = assay(*PROMPT)
+    text = after.finish()
+    assert after.code == 0, text
+
+
+@pytest.mark.parametrize(("arguments", "reached"), CASES)
+def test_ctrl_c_ends_within_15_seconds(assay, arguments, reached):
+    command = assay(*arguments)
+    command.wait_for(reached(command), "engine at work")
+    command.process.send_signal(signal.SIGINT)
+    asked = time.monotonic()
+    text = command.finish(timeout_s=60)
+    assert time.monotonic() - asked < GONE_S, text
+    assert command.code not in (0, 2), text
+    assert command.wait_gone(1) == []
+    assert cpu_is_free()
+
+
+def test_a_server_that_dies_once_is_started_again_and_only_the_rest_is_asked(assay):
+    command = assay("--task", "assay_arith")
+    command.wait_for(in_evaluation(command), "first answers")
+    for pid in command.engines():
+        os.kill(pid, signal.SIGKILL)
+    text = command.finish()
+    assert command.code == 0, text
+    assert command.report()["verdict"] == "pass"
+    assert command.wait_gone(1) == []
