@@ -28,7 +28,8 @@ _SIGNS: tuple[tuple[FailureKind, str], ...] = (
     (
         FailureKind.MEMORY,
         r"out of memory|OutOfMemoryError|std::bad_alloc|Cannot allocate memory|MemoryError"
-        r"|No available memory for the cache|less than requested memory|free memory on device .* less than|NRT_RESOURCE",
+        r"|No available memory for the cache|less than requested memory|free memory on device .* less than"
+        r"|NRT_RESOURCE",
     ),
     (
         FailureKind.MODEL,
