@@ -157,6 +157,8 @@ def replayed(
                 max_model_len=MAX_MODEL_LEN,
                 fault=FaultSpec(name=fault) if fault else None,
             )
+            if fault == "kv-slot":  # the longest prompt's prefill then comes in four parts, which must stay clean too
+                spec = spec.model_copy(update={"engine_args": {"max_num_batched_tokens": 32}})
             requests = questions if dtype == "float32" else traces
             with OfflineVllmEngine(spec, scratch=tmp_path_factory.mktemp(key), route=route) as engine:
                 results = {result.request_id: result for result in engine.replay(requests)}
