@@ -10,6 +10,7 @@ from accuracy_core.errors import ConfigurationError, InputMismatchError, NotMeas
 from accuracy_core.logits.result import MultiPromptValidationResult, PromptVerdict, Worst
 from accuracy_core.numerics import Judgement, Plan, PromptLogits, default_tolerances, judge, locate, stream
 from accuracy_core.numerics.verdict import documented_rule, verdict
+from accuracy_core.outcome import Verdict
 from accuracy_core.schemas import GuardHit, RowMetrics, Tolerances
 
 RESCUES = ("guarded", "documented")
@@ -95,12 +96,12 @@ def _result(judgement: Judgement, n_prompts: int, tolerances: Tolerances, rescue
     for index, own in enumerate(by_prompt):
         hits = [h for h in guards if h.prompt in (index, -1)]
         two_way = bool(own) and all(r.two_way_passed for r in own)
-        place = locate(own, hits, tolerances)
         judged = verdict(two_way or rescued, hits, rescue=rescue)
+        place = locate(own, hits, tolerances, failed=judged is Verdict.FAIL)
         per_prompt.append(PromptVerdict(index, judged, two_way, place.phase, place.first_bad_token, hits))
-    place = locate(rows, guards, tolerances)
+    place = locate(rows, guards, tolerances, failed=judgement.verdict is Verdict.FAIL)
     return MultiPromptValidationResult(
-        passed=judgement.verdict == "pass",
+        passed=judgement.verdict is Verdict.PASS,
         verdict=judgement.verdict,
         routes=judgement.routes,
         guards=guards,

@@ -19,7 +19,8 @@ from accuracy_core.numerics.row_stats import RowStats
 from accuracy_core.numerics.shift import Shifted, centre, remove_shift
 from accuracy_core.numerics.topk_error import largest_k, topk_errors
 
-#: leaders of the expected logits whose errors stand for the noise among likely tokens
+#: leaders of the baseline whose errors stand for the noise among likely tokens (leaders of the expected logits would be
+#: picked for their errors)
 CONTENDERS = 50
 
 
@@ -83,8 +84,8 @@ def _measure(chunk: Chunk, plan: Plan, columns: Columns | None) -> Measured | No
         if not bool(torch.isfinite(sums + base_linf if base else sums).all()):
             return None
 
-    expected = leaders(chunk.e, max(largest_k(plan.slices, plan.vocab), CONTENDERS))
-    reference = leaders(chunk.f, 5) if plan.three_way else Leaders(expected.values[:, :5], expected.ids[:, :5])
+    expected = leaders(chunk.e, max(largest_k(plan.slices, plan.vocab), 5))
+    reference = leaders(chunk.f, CONTENDERS) if plan.three_way else expected
     target = leaders(
         chunk.t.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf) if valid is not None else t, 5
     )
@@ -100,7 +101,7 @@ def _measure(chunk: Chunk, plan: Plan, columns: Columns | None) -> Measured | No
         vocab=plan.vocab,
     )
 
-    top5 = top_overlap(reference.ids, target.ids)
+    top5 = top_overlap(reference.ids[:, :5], target.ids)
     picks = choose(chunk.t, chunk.padding, chunk.f, chunk.sampled, expected, reference, target)
     winner = reference.argmax.unsqueeze(-1)
     winner_lost = columns.bad.gather(-1, winner).squeeze(-1) if columns is not None else broken
@@ -112,7 +113,7 @@ def _measure(chunk: Chunk, plan: Plan, columns: Columns | None) -> Measured | No
     bias = signed_bias(sign, sign_sum, on_f, count)
     nan = torch.full_like(linf, torch.nan)
     rows = len(linf)
-    histograms = _histograms(base, on_f, expected, reference, valid, plan, rows)
+    histograms = _histograms(base, on_f, reference, valid, rows)
     bc = nan.double() if base is None else bhattacharyya(histograms[0], histograms[1], min_samples=plan.bc_min_samples)
     base_bias = signed_bias(sign, sign_sum, base, count) if base else nan
     zero = torch.zeros_like(count)
@@ -177,24 +178,21 @@ def _top2(side: Leaders) -> torch.Tensor:
 
 
 def _histograms(
-    base: Shifted | None,
-    on_f: Shifted,
-    expected: Leaders,
-    reference: Leaders,
-    valid: torch.Tensor | None,
-    plan: Plan,
-    rows: int,
+    base: Shifted | None, on_f: Shifted, reference: Leaders, valid: torch.Tensor | None, rows: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    cells = log_histogram.CELLS
+    """`base`, `target`, `pair`, `head` of Measured; all zero without a baseline."""
     if base is None:
-        empty = torch.zeros((rows, cells), dtype=torch.int64)
+        empty = torch.zeros((rows, log_histogram.CELLS), dtype=torch.int64)
         return empty, empty, empty[0], empty[0]
     thin_valid = None if valid is None else log_histogram.thin(valid)
     sides = [log_histogram.histogram(log_histogram.thin(x.error), thin_valid) for x in (base, on_f)]
-    contenders = expected.ids[:, :CONTENDERS]
-    head = base.error.gather(-1, contenders)
-    counted = None if valid is None else valid.gather(-1, contenders)
-    others = contenders != reference.ids[:, :1]
-    pair = head - base.error.gather(-1, reference.ids[:, :1])
-    pair_counts = log_histogram.histogram(pair, others if counted is None else others & counted)
-    return sides[0], sides[1], pair_counts.sum(0), log_histogram.histogram(head, counted).sum(0)
+    head = base.error.gather(-1, reference.ids)
+    pair = head[:, 1:] - head[:, :1]
+    counted = None if valid is None else valid.gather(-1, reference.ids)
+    both = None if counted is None else counted[:, 1:] & counted[:, :1]
+    return (
+        sides[0],
+        sides[1],
+        log_histogram.histogram(pair, both).sum(0),
+        log_histogram.histogram(head, counted).sum(0),
+    )

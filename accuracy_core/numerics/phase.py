@@ -11,7 +11,7 @@ import torch
 from accuracy_core.numerics.pooled import typical_ratio
 from accuracy_core.schemas import GuardHit, Phase, RowMetrics, Tolerances
 
-_SURE = 2.0  # standard errors above 1 before a group counts as affected beside one that is proven bad
+_SURE = 1.0  # standard errors above 1 before a part counts as affected beside one that is proven bad
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,9 @@ class Location:
     first_bad_token: int | None
 
 
-def locate(rows: Sequence[RowMetrics], hits: Sequence[GuardHit], tolerances: Tolerances) -> Location:
+def locate(
+    rows: Sequence[RowMetrics], hits: Sequence[GuardHit], tolerances: Tolerances, *, failed: bool = False
+) -> Location:
     """Where rows are bad, given the guards that fired on them or on groups of them (`hits`).
 
     Generation index 0 comes out of prefill, the later ones out of decode. A part is bad when a guard fired on one of
@@ -32,9 +34,11 @@ def locate(rows: Sequence[RowMetrics], hits: Sequence[GuardHit], tolerances: Tol
     what its few rows scatter by?
     """
     hits = [h for h in hits if h.guard != "missing_tokens"]
-    if not hits or not rows:
-        return Location(Phase.NONE, None)
     named = {h.token for h in hits if h.token >= 0}
+    if failed and not hits:
+        named = {r.token for r in rows if not r.two_way_passed}
+    if not rows or not (hits or named):
+        return Location(Phase.NONE, None)
     first, later = _part(rows, tolerances, prefill=True), _part(rows, tolerances, prefill=False)
     sure_first, sure_later = 0 in named, any(t > 0 for t in named)
     if not named:  # only groups over many tokens: the noisier part is the proven one

@@ -43,10 +43,15 @@ def _logs(l2_ratio: torch.Tensor, ceiling: float) -> torch.Tensor:
 
 
 def pooled_limit(rows: int, guards: Guards) -> float:
-    """Largest typical ratio of `rows` clean rows."""
-    if guards.pooled_l2_ratio is None or rows < 1:
+    """Largest typical ratio of `rows` clean rows; infinite for groups too small to be judged."""
+    if guards.pooled_l2_ratio is None or rows < guards.pooled_min_rows:
         return math.inf
-    return guards.pooled_l2_ratio * math.exp(guards.pooled_z * guards.row_log_spread / math.sqrt(rows))
+    return guards.pooled_l2_ratio * scatter(rows, guards)
+
+
+def scatter(rows: int, guards: Guards) -> float:
+    """Factor within which the geometric mean of `rows` clean ratios stays."""
+    return math.exp(guards.pooled_z * guards.row_log_spread / math.sqrt(max(rows, 1)))
 
 
 def groups(rows: RowStats, ratio: Ratios, guards: Guards) -> list[Group]:

@@ -22,13 +22,15 @@ class Guards(Part):
     winner_noise_multiple: float | None = Field(
         None, gt=0, description="error at the reference's argmax, in clean quantiles of errors at likely tokens"
     )
-    crest_envelope: float | None = Field(
-        None, gt=0, description="an L-inf hit must also exceed this times the run's worst baseline max-over-RMS"
+    l2_run_envelope: float = Field(
+        0.0, ge=0, description="an L2 hit must also exceed this times the run's largest relative base error"
     )
+    linf_run_envelope: float = Field(0.0, ge=0, description="the same for L-inf hits")
     pooled_l2_ratio: float | None = Field(
         None, gt=0, description="typical (geometric mean) L2 ratio of many rows that no clean target reaches"
     )
     row_log_spread: float = Field(0.0, ge=0, description="clean standard deviation of log L2 ratio between rows")
+    pooled_min_rows: int = Field(8, ge=1, description="fewer rows are not judged as a group")
     pooled_z: float = Field(0.0, ge=0, description="standard errors that a pooled ratio is allowed on top")
     bias_p: float | None = Field(None, gt=0, lt=1, description="p-value below which a signed bias is no accident")
     bias_noise_share: float = Field(
