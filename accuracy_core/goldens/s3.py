@@ -1,23 +1,289 @@
-"""The shared tier on S3."""
+"""The shared tier on S3 or anything that speaks its protocol.
+
+`<prefix>/v1/<key>/golden-<sha256>.safetensors` is written first; `metadata.json` beside it, put only if there is none,
+is the commit marker. Two writers can so never mix, also on servers that ignore the condition.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from accuracy_core.errors import ConfigurationError, NotMeasuredError
+from accuracy_core.errors import ConfigurationError
+from accuracy_core.goldens.breaker import Breaker
 from accuracy_core.goldens.location import S3_URI_VARIABLE
+from accuracy_core.goldens.metadata import (
+    DATA_NAME,
+    MAX_METADATA_BYTES,
+    METADATA_NAME,
+    DamagedEntryError,
+    GoldenMetadata,
+)
 from accuracy_core.goldens.tier import RemoteTier
 
+_URI = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/(?P<prefix>[A-Za-z0-9!_.*'()/-]*))?")
+_MIB = 1 << 20
+_METADATA_CHUNK = 4096
+#: errors of the local disk that come up in a download: the shared store is not to blame
+_LOCAL_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG)
 
-def s3_tier(uri: str | None, warn: Callable[[str], None]) -> RemoteTier | None:
+
+@dataclass(frozen=True)
+class S3Settings:
+    """Time limits. A transfer may take `grace_s` plus its size at `slowest` bytes per second."""
+
+    connect_timeout_s: float = 5.0
+    read_timeout_s: float = 30.0
+    attempts: int = 3
+    breaker_s: float = 60.0
+    grace_s: float = 30.0
+    slowest: float = 1.0 * _MIB
+
+
+class TransferTooSlowError(Exception):
+    """A transfer did not end in time: read time-outs are per packet and never see a slow drip."""
+
+
+def s3_tier(uri: str | None, warn: Callable[[str], None], settings: S3Settings | None = None) -> RemoteTier | None:
     """Tier at `s3://bucket/prefix`; None stands for `$ASSAY_GOLDENS_S3_URI`, an empty URI for no shared tier.
 
-    Raises ConfigurationError for a bad URI.
+    Credentials and `$AWS_ENDPOINT_URL_S3` are boto3's. Nothing is contacted here. Raises ConfigurationError for a bad
+    URI.
     """
     chosen = os.environ.get(S3_URI_VARIABLE, "") if uri is None else uri
     if not chosen:
         return None
-    if not chosen.startswith("s3://"):
+    match = _URI.fullmatch(chosen)
+    if not match or ".." in chosen:
         raise ConfigurationError(f"{chosen!r} is no S3 URI", fix="use s3://bucket/prefix")
-    raise NotMeasuredError("goldens on S3 are not available yet", fix=f"unset ${S3_URI_VARIABLE}")
+    return S3Tier(match["bucket"], (match["prefix"] or "").strip("/"), warn, settings or S3Settings())
+
+
+#: per process and store, so that one dead store is noticed once
+_breakers: dict[tuple[str, str], Breaker] = {}
+#: per process id: clients must not cross a fork
+_clients: dict[tuple[int, str, S3Settings], Any] = {}
+
+
+class S3Tier:
+    """See RemoteTier."""
+
+    def __init__(self, bucket: str, prefix: str, warn: Callable[[str], None], settings: S3Settings) -> None:
+        self.bucket, self.prefix, self.settings = bucket, prefix, settings
+        self._warn = warn
+        self._condemned: set[str] = set()
+        self._endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+        self._breaker = _breakers.setdefault((self._endpoint, bucket), Breaker(settings.breaker_s))
+
+    def fetch(self, key: str, folder: Path) -> bool:
+        if not self._breaker.closed:
+            return False
+        try:
+            metadata = self._read_metadata(key)
+            if metadata is None:
+                return False
+            self._client().download_file(
+                self.bucket,
+                self._object(key, metadata.data_object),
+                str(folder / DATA_NAME),
+                Config=_transfer_config(),
+                Callback=self._deadline(metadata.data_bytes),
+            )
+            (folder / METADATA_NAME).write_bytes(metadata.to_bytes())
+        except DamagedEntryError as error:
+            self._warn(f"golden {key[:12]}… on {self._place} is damaged ({error}): computed again and replaced")
+            self.condemn(key)
+            return False
+        except Exception as error:  # boto3 raises generated types; no trouble of the store may fail a run
+            if _status(error) == 404:
+                self._warn(f"golden {key[:12]}… on {self._place} has metadata but no data: computed again and replaced")
+                self.condemn(key)
+            else:
+                self._failed("reading", error)
+            return False
+        return True
+
+    def publish(self, metadata: GoldenMetadata, folder: Path) -> GoldenMetadata | None:
+        if not (self._breaker.closed and self._breaker.writable):
+            return None
+        key = metadata.key
+        try:
+            self._client().upload_file(
+                str(folder / DATA_NAME),
+                self.bucket,
+                self._object(key, metadata.data_object),
+                Config=_transfer_config(),
+                Callback=self._deadline(metadata.data_bytes),
+            )
+            if key not in self._condemned and not self._commit(metadata, only_if_absent=True):
+                # 412 also comes for one's own put whose reply was lost: the winner read back is then ours
+                winner = self._winner(key)
+                if winner is not None:
+                    return winner
+                self.condemn(key)
+            if key in self._condemned:
+                self._commit(metadata, only_if_absent=False)
+                self._condemned.discard(key)
+        except Exception as error:  # as above
+            self._failed("writing", error)
+            return None
+        return metadata
+
+    def condemn(self, key: str) -> None:
+        self._condemned.add(key)
+
+    def _commit(self, metadata: GoldenMetadata, *, only_if_absent: bool) -> bool:
+        """Put the metadata; False if the condition refused it."""
+        from botocore.exceptions import ClientError
+
+        condition = {"IfNoneMatch": "*"} if only_if_absent else {}
+        try:
+            self._client().put_object(
+                Bucket=self.bucket,
+                Key=self._object(metadata.key, METADATA_NAME),
+                Body=metadata.to_bytes(),
+                ContentType="application/json",
+                **condition,
+            )
+        except ClientError as error:
+            if only_if_absent and _status(error) in (409, 412):
+                return False
+            if only_if_absent and _status(error) == 501:  # a server without conditional writes
+                return self._commit(metadata, only_if_absent=False)
+            raise
+        return True
+
+    def _winner(self, key: str) -> GoldenMetadata | None:
+        """The committed metadata if its data is there, else None."""
+        try:
+            metadata = self._read_metadata(key)
+            if metadata is None:
+                return None
+            head = self._client().head_object(Bucket=self.bucket, Key=self._object(key, metadata.data_object))
+            return metadata if head["ContentLength"] == metadata.data_bytes else None
+        except DamagedEntryError:
+            return None
+        except Exception as error:
+            if _status(error) == 404:
+                return None
+            raise
+
+    def _read_metadata(self, key: str) -> GoldenMetadata | None:
+        try:
+            answer = self._client().get_object(Bucket=self.bucket, Key=self._object(key, METADATA_NAME))
+        except Exception as error:
+            if _code(error) == "NoSuchKey" or (_status(error) == 404 and _code(error) == "404"):
+                return None
+            raise
+        size = answer["ContentLength"]
+        if size > MAX_METADATA_BYTES:
+            raise DamagedEntryError("metadata is too large")
+        check, parts = self._deadline(size), []
+        for part in answer["Body"].iter_chunks(_METADATA_CHUNK):
+            check(len(part))
+            parts.append(part)
+        return GoldenMetadata.parse(b"".join(parts), key)
+
+    def _deadline(self, size: int) -> Callable[[int], None]:
+        end = time.monotonic() + self.settings.grace_s + size / self.settings.slowest
+
+        def check(_: int) -> None:
+            if time.monotonic() > end:
+                raise TransferTooSlowError("transfer too slow")
+
+        return check
+
+    def _failed(self, doing: str, error: Exception) -> None:
+        if isinstance(error, OSError) and error.errno in _LOCAL_TROUBLE:
+            self._warn(f"a golden from {self._place} cannot be written here: {error.strerror}")
+            return
+        code = _code(error) or type(error).__name__
+        if doing == "writing" and code in ("AccessDenied", "403"):
+            self._breaker.writable = False  # a consumer that may only read is a normal thing to be
+            self._warn(f"goldens are not written to {self._place}: {code}")
+            return
+        self._breaker.trip()
+        self._warn(
+            f"{doing} goldens on {self._place} failed: {code}; "
+            f"the shared store is left alone for {self.settings.breaker_s:.0f} s"
+        )
+
+    @property
+    def _place(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}"
+
+    def _object(self, key: str, name: str) -> str:
+        return "/".join(part for part in (self.prefix, "v1", key, name) if part)
+
+    def _client(self) -> Any:
+        identity = (os.getpid(), self._endpoint, self.settings)
+        with _client_lock:
+            if identity not in _clients:
+                _clients[identity] = _new_client(self._endpoint, self.settings)
+            return _clients[identity]
+
+
+_client_lock = threading.Lock()
+
+
+def _new_client(endpoint: str, settings: S3Settings) -> Any:
+    import boto3
+    from botocore.config import Config
+
+    # servers other than AWS mishandle the trailing checksums that boto3 sends by default; sha256 is ours anyway
+    own_server: dict[str, Any] = {
+        "s3": {"addressing_style": "path"},
+        "request_checksum_calculation": "when_required",
+        "response_checksum_validation": "when_required",
+    }
+    session = boto3.session.Session()
+    return session.client(
+        "s3",
+        endpoint_url=endpoint or None,
+        region_name=session.region_name or "us-east-1",
+        config=Config(
+            connect_timeout=settings.connect_timeout_s,
+            read_timeout=settings.read_timeout_s,
+            retries={"mode": "standard", "total_max_attempts": settings.attempts},
+            max_pool_connections=16,
+            tcp_keepalive=True,
+            **(own_server if endpoint else {}),
+        ),
+    )
+
+
+def _transfer_config() -> Any:
+    from boto3.s3.transfer import TransferConfig
+
+    # "classic": the CRT client, chosen by itself on accelerator hosts, ignores endpoint_url
+    return TransferConfig(
+        multipart_threshold=64 * _MIB,
+        multipart_chunksize=32 * _MIB,
+        max_concurrency=8,
+        io_chunksize=64 << 10,  # small: the deadline is checked once a chunk; 1 MiB was no faster
+        preferred_transfer_client="classic",
+    )
+
+
+def _response(error: Exception) -> dict[str, Any]:
+    """The server's answer in a ClientError, or in the one that boto3 wrapped in an upload error."""
+    for candidate in (error, error.__cause__, error.__context__):
+        response = getattr(candidate, "response", None)
+        if isinstance(response, dict):
+            return response
+    return {}
+
+
+def _status(error: Exception) -> int | None:
+    return _response(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
+
+
+def _code(error: Exception) -> str:
+    return str(_response(error).get("Error", {}).get("Code", ""))

@@ -142,17 +142,25 @@ class _Store:
         try:
             with self._folder() as (folder, on_disk):
                 metadata = write_entry(folder, key, config, tensors, compute_s=compute_s, provenance=self.provenance)
-                winner = self.remote.publish(metadata, folder) if self.remote else None
-                if winner is not None and winner.data_sha256 != metadata.data_sha256:
-                    adopted = self._from_remote(key)  # every host serves the same golden
-                    if adopted is not None:
-                        return adopted
+                adopted = self._share(metadata, folder)
+                if adopted is not None:
+                    return adopted
                 if on_disk:
                     self.disk.publish(key, folder)
                     entry = self.disk.read(key, self.warn)
         except Exception as error:  # a full disk arrives as SafetensorError, a text without UTF-8 as ValueError
             self.warn(f"golden {key[:12]}… cannot be kept in {self.disk.root}: {_cause(error)}")
         return self._golden(entry, "computed") if entry else self._in_memory(key, config, tensors, compute_s)
+
+    def _share(self, metadata: GoldenMetadata, folder: Path) -> Goldens | None:
+        """Publish to the shared store. Another writer's golden if that was there first: every host serves the same."""
+        winner = self.remote.publish(metadata, folder) if self.remote else None
+        if self.remote is None or winner is None or winner.data_sha256 == metadata.data_sha256:
+            return None
+        adopted = self._from_remote(metadata.key)
+        if adopted is None:
+            self.remote.publish(metadata, folder)  # the winner's data turned out damaged: replace it
+        return adopted
 
     def _from_remote(self, key: str) -> Goldens | None:
         if self.remote is None:
@@ -168,7 +176,7 @@ class _Store:
             return self._golden(entry, "s3")
         except DamagedEntryError as error:
             self.warn(f"golden {key[:12]}… in the shared store is damaged ({error}): computed again and replaced")
-            self.remote.repair(key)
+            self.remote.condemn(key)
         except OSError as error:
             self.warn(f"golden {key[:12]}… from the shared store cannot be kept: {_cause(error)}")
         return None

@@ -1,8 +1,7 @@
-"""What a remote tier must do. It may fail at any time; it must not lie."""
+"""What a shared tier must do. It may fail at any time; it must not lie."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
@@ -21,10 +20,6 @@ class RemoteTier(Protocol):
         writer who was first; None when nothing could be stored."""
         ...
 
-    def repair(self, key: str) -> None:
-        """The entry that `fetch` delivered is damaged: let the next `publish` replace it."""
-        ...
-
-    def lease(self, key: str) -> AbstractContextManager[bool]:
-        """Best-effort claim to compute `key`; False while somebody else has it. In doubt True."""
+    def condemn(self, key: str) -> None:
+        """What `fetch` delivered is damaged: let the next `publish` of `key` replace it."""
         ...
