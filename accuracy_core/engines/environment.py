@@ -36,6 +36,7 @@ def engine_environment(
     environment |= {
         "PATH": f"{python.parent}{os.pathsep}{environment.get('PATH', os.defpath)}",
         "PYTHONPATH": str(INSIDE),
+        "PYTHONSAFEPATH": "1",  # `python -m` would put the working directory before the engine's own packages
         "PYTHONUNBUFFERED": "1",
         "TMPDIR": str(temporary),
         "VLLM_NO_USAGE_STATS": "1",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -16,8 +15,8 @@ from accuracy_core.engines.failures import start_error
 from accuracy_core.engines.interpreter import check_interpreter, find_interpreter
 from accuracy_core.engines.logs import FailureKind, log_tail
 from accuracy_core.engines.protocol import Capabilities, Progress
-from accuracy_core.engines.scratch import make_scratch
-from accuracy_core.engines.supervised import DEFAULT_GRACE_S, start_supervised
+from accuracy_core.engines.scratch import Scratch
+from accuracy_core.engines.supervised import DEFAULT_GRACE_S, SupervisedProcess, start_supervised
 from accuracy_core.errors import EngineDiedError, EngineStartError, NotMeasuredError
 from accuracy_core.faults import resolve_fault
 from accuracy_core.schemas import EngineSpec, ReplayRequest, ReplayResult
@@ -68,24 +67,23 @@ class OfflineVllmEngine:
         check_interpreter(python)
         given, own = offline_arguments(spec, model, self._config)
         self._request_timeout_s = request_timeout_s
-        self._own_lease = (
-            lease_cores(spec, timeout_s=_DEVICE_TIMEOUT_S, note="prompt analysis") if lease is None else None
-        )
-        lease = lease or self._own_lease
-        self._own_scratch = make_scratch(prefix="assay-engine-") if scratch is None else None
-        self.scratch = scratch or self._own_scratch or Path()
-        self.scratch.mkdir(parents=True, exist_ok=True)
+        self._process: SupervisedProcess | None = None
+        self._own_lease: CoreLease | None = None
+        self._own_scratch = Scratch() if scratch is None else None
+        self.scratch = self._own_scratch.path if self._own_scratch else Path(scratch or ".").absolute()
         self.log_path = log_path or self.scratch / "engine.log"
-        self._process = None
         try:
+            self.scratch.mkdir(parents=True, exist_ok=True)
+            if lease is None:
+                lease = self._own_lease = lease_cores(spec, timeout_s=_DEVICE_TIMEOUT_S, note="prompt analysis")
             environment = engine_environment(spec, lease, python=python, scratch=self.scratch, model=model)
             environment.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
             self.log_path.parent.mkdir(parents=True, exist_ok=True)
             with self.log_path.open("wb") as log:
                 self._process = start_supervised(
                     [str(python), "-m", "assay_inside.worker"],
-                    env=environment, log=log, lock_fds=lease.fds if lease else (), grace_s=grace_s, pipes=True,
-                    cwd=self.scratch,
+                    env=environment, log=log, lock_fds=lease.fds, grace_s=grace_s, pipes=True,
+                    remove=self._own_scratch.path if self._own_scratch else None,
                 )  # fmt: skip
             self._channel = Channel(self._process)
             ready = self._load(given, own, route, startup_timeout_s)
@@ -214,7 +212,7 @@ class OfflineVllmEngine:
                 process.stop()
         finally:
             if self._own_scratch is not None:
-                shutil.rmtree(self._own_scratch, ignore_errors=True)
+                self._own_scratch.remove()
             if self._own_lease is not None:
                 self._own_lease.release()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import shutil
 import socket
 import time
 from collections.abc import Sequence
@@ -17,8 +16,8 @@ from accuracy_core.engines.cores import CoreLease
 from accuracy_core.engines.environment import engine_environment
 from accuracy_core.engines.failures import start_error
 from accuracy_core.engines.interpreter import check_interpreter, find_interpreter
-from accuracy_core.engines.logs import FIXES, FailureKind, log_tail
-from accuracy_core.engines.scratch import make_scratch
+from accuracy_core.engines.logs import FIXES, FailureKind, classify, log_tail
+from accuracy_core.engines.scratch import Scratch
 from accuracy_core.engines.supervised import DEFAULT_GRACE_S, SupervisedProcess, start_supervised
 from accuracy_core.errors import EngineArgumentError, EngineDiedError, EngineStartError, InfrastructureError
 from accuracy_core.faults import resolve_fault
@@ -26,6 +25,7 @@ from accuracy_core.schemas import EngineSpec
 
 HOST = "127.0.0.1"
 _POLL_S = 0.2
+_PORT_TRIES = 3
 _HEALTH_TIMEOUT_S = 5.0
 _CORES_TIMEOUT_S = 5.0
 
@@ -41,8 +41,7 @@ class RunningServer:
         port: int,
         model_name: str,
         log_path: Path,
-        scratch: Path,
-        owns_scratch: bool,
+        scratch: Scratch | None,
         overridden_defaults: dict[str, Any],
         command: Sequence[str],
     ) -> None:
@@ -54,7 +53,6 @@ class RunningServer:
         self._process = process
         self._lease = lease
         self._scratch = scratch
-        self._owns_scratch = owns_scratch
         self._stopped = False
 
     @property
@@ -99,8 +97,8 @@ class RunningServer:
             return
         self._process.stop()
         self._stopped = True
-        if self._owns_scratch:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+        if self._scratch is not None:
+            self._scratch.remove()
         _check_cores(self._lease)
 
     def __enter__(self) -> RunningServer:
@@ -126,10 +124,11 @@ def start_server(
 
     The log goes to `log_path` (overwritten). `port` None takes a free one. Nothing is left running when this raises:
 
-    - EngineArgumentError: the port is taken, or the server refused an argument, the model or the fault (log's end
-    inside);
+    - EngineArgumentError: the port is taken, or the server refused an argument, the model or the fault;
     - ConfigurationError: no such model or fault, no interpreter with vLLM;
     - EngineStartError: it ended for another reason, ran out of memory, or was not up within `startup_timeout_s`.
+
+    The last lines of the server's log are in the error.
     """
     model = resolve_checkpoint(spec)
     config = effective_config(spec, model)
@@ -137,41 +136,70 @@ def start_server(
         resolve_fault(spec.fault, num_layers=config.get("num_hidden_layers"))
     python = find_interpreter(spec)
     check_interpreter(python)
-    port = free_port() if port is None else port
-    check_port(port)
     name = served_model_name or spec.model
-    own_scratch = scratch is None
-    folder = make_scratch(0, prefix="assay-server-") if scratch is None else scratch
-    environment = engine_environment(spec, lease, python=python, scratch=folder, model=model)
-    flags = server_flags(spec, model, host=HOST, port=port, served_model_name=name, config=config)
-    command = [str(python), "-m", "vllm.entrypoints.openai.api_server", *flags]
-    log_path.parent.mkdir(parents=True, exist_ok=True)
+    tries = _PORT_TRIES if port is None else 1
+    for attempt in range(tries):
+        chosen = free_port() if port is None else port
+        check_port(chosen)
+        flags = server_flags(spec, model, host=HOST, port=chosen, served_model_name=name, config=config)
+        command = [str(python), "-m", "vllm.entrypoints.openai.api_server", *flags]
+        server = _launch(spec, lease, command, python, model, log_path, scratch, grace_s, port=chosen, model_name=name)
+        try:
+            _wait_until_healthy(server, startup_timeout_s)
+            return server
+        except EngineArgumentError as error:
+            server.stop()
+            # somebody took the free port while vLLM was importing: not the user's mistake
+            if classify(error.log_tail) is not FailureKind.PORT or attempt == tries - 1:
+                raise
+        except BaseException:
+            server.stop()
+            raise
+    raise AssertionError("unreachable")
+
+
+def _launch(
+    spec: EngineSpec,
+    lease: CoreLease | None,
+    command: Sequence[str],
+    python: Path,
+    model: str,
+    log_path: Path,
+    scratch: Path | None,
+    grace_s: float,
+    *,
+    port: int,
+    model_name: str,
+) -> RunningServer:
+    """Start the supervised server process; does not wait for it."""
+    own_scratch = Scratch(0) if scratch is None else None
     try:
+        folder = own_scratch.path if own_scratch is not None else Path(scratch or ".").absolute()
+        environment = engine_environment(spec, lease, python=python, scratch=folder, model=model)
+        log_path.parent.mkdir(parents=True, exist_ok=True)
         with log_path.open("wb") as log:
             process = start_supervised(
-                command, env=environment, log=log, lock_fds=lease.fds if lease else (), grace_s=grace_s, cwd=folder
+                command,
+                env=environment,
+                log=log,
+                lock_fds=lease.fds if lease else (),
+                grace_s=grace_s,
+                remove=own_scratch.path if own_scratch else None,
             )
     except BaseException:
-        if own_scratch:
-            shutil.rmtree(folder, ignore_errors=True)
+        if own_scratch is not None:
+            own_scratch.remove()
         raise
-    server = RunningServer(
+    return RunningServer(
         process,
         lease,
         port=port,
-        model_name=name,
+        model_name=model_name,
         log_path=log_path,
-        scratch=folder,
-        owns_scratch=own_scratch,
+        scratch=own_scratch,
         overridden_defaults=overridden_generation_defaults(model),
         command=command,
     )
-    try:
-        _wait_until_healthy(server, startup_timeout_s)
-    except BaseException:
-        server.stop()
-        raise
-    return server
 
 
 def free_port() -> int:

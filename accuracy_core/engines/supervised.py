@@ -96,10 +96,9 @@ def supervised_process(
     lock_fds: Sequence[int] = (),
     grace_s: float = DEFAULT_GRACE_S,
     pipes: bool = False,
-    cwd: Path | None = None,
 ) -> Iterator[SupervisedProcess]:
     """Run `command` under a supervisor; leaving the block ends its whole tree. Arguments as `start_supervised`."""
-    process = start_supervised(command, env=env, log=log, lock_fds=lock_fds, grace_s=grace_s, pipes=pipes, cwd=cwd)
+    process = start_supervised(command, env=env, log=log, lock_fds=lock_fds, grace_s=grace_s, pipes=pipes)
     try:
         yield process
     finally:
@@ -115,22 +114,28 @@ def start_supervised(
     lock_fds: Sequence[int] = (),
     grace_s: float = DEFAULT_GRACE_S,
     pipes: bool = False,
-    cwd: Path | None = None,
+    remove: Path | None = None,
 ) -> SupervisedProcess:
     """Start `command` with environment `env`; standard error, and without `pipes` standard output too, go to `log`.
 
     `lock_fds` are inherited by supervisor and command. When this process ends, or `stop` is called, the tree gets
-    SIGTERM, and SIGKILL `grace_s` seconds later. Raises EngineStartError when the command cannot be started.
+    SIGTERM, and SIGKILL `grace_s` seconds later; then the folder `remove` is deleted. Raises EngineStartError when the
+    command cannot be started.
     """
     mark = uuid.uuid4().hex
     read_end, lifeline = os.pipe()
     status, status_write = os.pipe()
     locks = tuple(lock_fds)
-    arguments = [
-        *(sys.executable, "-I", "-S", str(_SUPERVISOR), "--lifeline", str(read_end), "--status", str(status_write)),
-        *("--creator", str(os.getpid()), "--grace", str(grace_s), "--locks", ",".join(map(str, locks)), "--"),
-        *command,
-    ]
+    options = {
+        "lifeline": read_end,
+        "status": status_write,
+        "creator": os.getpid(),
+        "grace": grace_s,
+        "locks": ",".join(map(str, locks)),
+        "remove": remove or "",
+    }
+    words = [f"--{name}={value}" for name, value in options.items()]
+    arguments = [sys.executable, "-I", "-S", str(_SUPERVISOR), *words, "--", *command]
     try:
         supervisor = subprocess.Popen(
             arguments,
@@ -140,7 +145,6 @@ def start_supervised(
             env={**env, processes.MARK: mark},
             pass_fds=(read_end, status_write, *locks),
             start_new_session=True,
-            cwd=cwd,
         )
     except BaseException:
         for fd in (read_end, lifeline, status, status_write):

@@ -1,11 +1,13 @@
 """Supervisor of one engine, run as a script by `supervised.supervised_process`: standard library only, Linux only.
 
-    python -I -S supervisor.py --lifeline FD --status FD --creator PID --grace S [--locks FD,FD] -- COMMAND …
+    python -I -S supervisor.py --lifeline FD --status FD --creator PID --grace S [--locks FD,FD] [--remove DIR]
+                               -- COMMAND …
 
 It starts COMMAND in a session of its own and ends COMMAND's whole tree as soon as its creator is gone, however it died
 (the life-line pipe is closed by the kernel), on SIGTERM, and when COMMAND ends by itself. It is a child subreaper, so
 that processes which detach themselves are found too. LOCKS are the flock'ed core files; COMMAND inherits them, and the
-kernel keeps the cores locked until the last process that has them is gone. Its exit code is COMMAND's (128 + signal).
+kernel keeps the cores locked until the last process that has them is gone. DIR is removed when the creator is gone.
+Its exit code is COMMAND's (128 + signal).
 """
 
 import argparse
@@ -13,6 +15,7 @@ import ctypes
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,6 +42,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--creator", type=int, required=True)
     parser.add_argument("--grace", type=float, required=True)
     parser.add_argument("--locks", default="")
+    parser.add_argument("--remove", default="")
     split = arguments.index("--")
     options = parser.parse_args(arguments[:split])
     options.locks = tuple(int(fd) for fd in options.locks.split(",") if fd)
@@ -176,6 +180,7 @@ def main(arguments: list[str]) -> int:
     tree = Tree(child.pid)
     creator = watch(options.creator)
     watched = [fd for fd in (options.lifeline, creator) if fd is not None]
+    abandoned = False
     while not asked:
         tree.reap()
         if tree.code is not None:
@@ -184,8 +189,11 @@ def main(arguments: list[str]) -> int:
         if wake in ready:
             os.read(wake, 4096)
         if any(fd in ready for fd in watched):
+            abandoned = True
             break
     tree.end(options.grace)
+    if abandoned and options.remove:
+        shutil.rmtree(options.remove, ignore_errors=True)
     return 143 if tree.code is None else tree.code
 
 

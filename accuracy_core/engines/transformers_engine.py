@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 from accuracy_core.engines.checkpoint import check_lengths, effective_config, resolve_checkpoint, tokens_to_generate
 from accuracy_core.engines.cores import CoreLease
 from accuracy_core.engines.protocol import Capabilities, Progress
-from accuracy_core.engines.scratch import make_scratch
+from accuracy_core.engines.scratch import Scratch
 from accuracy_core.errors import ConfigurationError, EngineDiedError, EngineStartError
 from accuracy_core.faults import FAULTS, resolve_fault
 from accuracy_core.schemas import EngineSpec, Platform, ReplayRequest, ReplayResult
@@ -44,12 +43,13 @@ class TransformersEngine:
         model = resolve_checkpoint(spec)
         self._config = effective_config(spec, model)
         fault = resolve_fault(spec.fault, num_layers=self._config.get("num_hidden_layers")) if spec.fault else None
-        self._own_scratch = make_scratch(prefix="assay-hf-") if scratch is None else None
-        self.scratch = scratch or self._own_scratch or Path()
-        self.scratch.mkdir(parents=True, exist_ok=True)
+        self._model: torch.nn.Module | None = None
+        self._own_scratch = Scratch() if scratch is None else None
+        self.scratch = self._own_scratch.path if self._own_scratch else Path(scratch or ".").absolute()
         try:
+            self.scratch.mkdir(parents=True, exist_ok=True)
             self._device = "cuda" if spec.platform is Platform.CUDA else "cpu"
-            self._model: torch.nn.Module | None = _load(spec, model).to(self._device)
+            self._model = _load(spec, model).to(self._device)
             if fault is not None:
                 FAULTS[fault.name].inject_hf(self._model, fault)
         except BaseException:
@@ -132,7 +132,7 @@ class TransformersEngine:
         """Forget the model and remove its own scratch folder. May be called again."""
         self._model = None
         if self._own_scratch is not None:
-            shutil.rmtree(self._own_scratch, ignore_errors=True)
+            self._own_scratch.remove()
 
     def __enter__(self) -> TransformersEngine:
         return self

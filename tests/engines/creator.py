@@ -44,7 +44,7 @@ def main(kind: str, text: str, grace: str) -> None:
         from accuracy_core.engines.offline import OfflineVllmEngine
 
         with OfflineVllmEngine(spec, lease=lease, log_path=Path("/dev/stderr"), grace_s=grace_s) as engine:
-            say(engine._process)
+            say(engine._process, scratch=str(engine.scratch))
 
 
 if __name__ == "__main__":

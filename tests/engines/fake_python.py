@@ -24,6 +24,9 @@ def server(mode: str) -> None:
     if mode == "die":
         print("the last words", flush=True)
         os.kill(os.getpid(), signal.SIGSEGV)
+    if mode == "port-taken-once" and not os.path.exists(os.environ["FLAG"]):
+        open(os.environ["FLAG"], "w").close()
+        sys.exit("OSError: [Errno 98] Address already in use")
     if mode == "never":
         time.sleep(600)
     child("import time; time.sleep(600)")

@@ -31,7 +31,7 @@ def test_what_fits_exactly_passes(fits: ReplayRequest) -> None:
 
 @pytest.mark.parametrize("long", [request(13, forced=4), request(16), request(8, new=9)])
 def test_one_token_more_is_refused(long: ReplayRequest) -> None:
-    with pytest.raises(ConfigurationError, match="request 'r'.*longer than the engine's 16"):
+    with pytest.raises(ConfigurationError, match=r"request 'r'.*longer than the engine's 16"):
         check_lengths(EngineSpec(model="m"), [long], CONFIG)
 
 

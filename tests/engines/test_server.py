@@ -13,7 +13,7 @@ import pytest
 
 from accuracy_core.engines import processes
 from accuracy_core.engines.cores import cores_free, lease_cores
-from accuracy_core.engines.server import RunningServer, start_server
+from accuracy_core.engines.server import RunningServer, free_port, start_server
 from accuracy_core.errors import (
     AssayError,
     ConfigurationError,
@@ -56,8 +56,9 @@ def test_it_listens_on_loopback_with_the_fields_of_the_spec(fake_spec: MakeSpec,
         assert "-m vllm.entrypoints.openai.api_server" in command
         assert f"--host 127.0.0.1 --port {server.port}" in command
         assert "--max-model-len=64" in command
-        assert server._scratch.is_dir()
-    assert not server._scratch.exists()
+        assert server._scratch is not None
+        assert server._scratch.path.is_dir()
+    assert not server._scratch.path.exists()
 
 
 def test_a_stubborn_server_is_killed(fake_spec: MakeSpec, tmp_path: Path) -> None:
@@ -100,6 +101,21 @@ def test_failed_start_is_typed_and_shows_the_logs_end(
         start(fake_spec(mode), tmp_path)
     assert words in str(caught.value)
     assert "what to do" in str(caught.value)
+
+
+def test_a_free_port_that_somebody_else_took_is_replaced(
+    fake_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fake says once that its port is in use, as vLLM does when it was taken while it was importing."""
+    flag = tmp_path / "port-was-taken"
+    spec = fake_spec("port-taken-once")
+    spec = spec.model_copy(update={"env": {**spec.env, "FLAG": str(flag)}})
+    with start(spec, tmp_path) as server:
+        assert server.alive
+    assert flag.exists()
+    flag.unlink()
+    with pytest.raises(EngineArgumentError, match="port"):
+        start(spec, tmp_path, port=free_port())
 
 
 def test_start_up_time_out(fake_spec: MakeSpec, tmp_path: Path) -> None:
