@@ -20,7 +20,7 @@ def evaluate(run: Run, session: EvaluationSession) -> dict[str, float]:
     Results and samples are written under `eval_results/` in lm-eval's own format. Raises InfrastructureError, with how
     far it got and the end of the server's log, when the server or a request fails.
     """
-    from accuracy_core.evals import run_lm_eval
+    from accuracy_core.evals.runner import run_lm_eval
 
     parameters = run.parameters.evaluation
     inputs = {"target": run.target_identity, "evaluation": parameters.model_dump(mode="json")}

@@ -95,11 +95,11 @@ def _chosen(run: Run) -> list[str] | DeviatedPrompts:
             f"{path} does not exist: there are no deviated prompts to analyse",
             fix="run the task analysis first, or give prompts with --prompt",
         )
-    from accuracy_core.evals import select_prompts
+    from accuracy_core.evals.selection import select_prompts
 
     document = run.run_dir.read(path, DeviatedPrompts)
-    chosen = select_prompts(document, parameters.max_prompts)
-    return document.model_copy(update={"prompts": list(chosen), "model_errors": []})
+    chosen = select_prompts(document.prompts, parameters.max_prompts, model_errors=document.model_errors)
+    return document.model_copy(update={"prompts": chosen, "model_errors": []})
 
 
 def _device(run: Run) -> CoreLease:

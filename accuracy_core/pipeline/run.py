@@ -126,7 +126,7 @@ def _check_engine(parameters: RunParameters) -> None:
 
 
 def _check_evaluation(parameters: RunParameters) -> None:
-    from accuracy_core.evals import check_tasks, check_thresholds
+    from accuracy_core.evals.preconditions import check_tasks, check_thresholds
 
     if parameters.engine.engine != "vllm":
         raise NotMeasuredError(

@@ -11,7 +11,8 @@ STAGE = "task_analysis"
 
 def analyse_tasks(run: Run) -> TaskStatus:
     """Compare scores with thresholds and extract deviated prompts; files go to `task_analysis/`."""
-    from accuracy_core.evals import LmEvalAnalyzer, run_task_analysis
+    from accuracy_core.evals.analysis import run_task_analysis
+    from accuracy_core.evals.analyzer import LmEvalAnalyzer
 
     evaluation = run.parameters.evaluation
     source = evaluation.results or str(run.run_dir.eval_results)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 
 from rich.console import Console
@@ -15,6 +16,7 @@ from accuracy_core.outcome import Banner
 from accuracy_core.pipeline.progress import Event, listening
 from accuracy_core.prompts.conclusion import Conclusion
 
+SECONDS_BETWEEN_COUNTS = 5.0
 STYLE = {Banner.GREEN: "green", Banner.YELLOW: "yellow", Banner.RED: "red", Banner.GREY: "bright_black"}
 
 
@@ -22,7 +24,7 @@ STYLE = {Banner.GREEN: "green", Banner.YELLOW: "yellow", Banner.RED: "red", Bann
 def live_progress(console: Console) -> Iterator[None]:
     """One line per stage. Without a terminal: a line when a stage starts and ends."""
     if not console.is_terminal:
-        with listening(lambda event: _plain(console, event)):
+        with listening(PlainLines(console)):
             yield
         return
     columns = (
@@ -42,9 +44,22 @@ def live_progress(console: Console) -> Iterator[None]:
             yield
 
 
-def _plain(console: Console, event: Event) -> None:
-    if event.message:
-        console.print(Text(f"[{event.stage}] {event.message}"))
+class PlainLines:
+    """Lines for a log: every new message, and counts at most every `SECONDS_BETWEEN_COUNTS`."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last: dict[str, tuple[str, float]] = {}
+
+    def __call__(self, event: Event) -> None:
+        said, when = self._last.get(event.stage, ("", 0.0))
+        new = event.message not in ("", said)
+        due = event.total > 1 and time.monotonic() - when >= SECONDS_BETWEEN_COUNTS
+        if not new and not due:
+            return
+        self._last[event.stage] = (event.message or said, time.monotonic())
+        count = f" {event.done}/{event.total}" if event.total > 1 else ""
+        self._console.print(Text(f"[{event.stage}]{count} {event.message}".rstrip()))
 
 
 def show_error(console: Console, error: AssayError) -> None:
