@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -10,12 +9,13 @@ from pydantic import Field
 
 from accuracy_core.errors import AssayError
 from accuracy_core.outcome import Banner, ExitCode, Outcome, Verdict, banner, exit_code
-from accuracy_core.prompts.triage import phase_text
+from accuracy_core.prompts import conclusion_text as wording
 from accuracy_core.prompts.triage_tree import load_triage_tree
-from accuracy_core.schemas import Culprit, Phase, PromptAnalysisStatus, Schema, TaskStatus
+from accuracy_core.schemas import Culprit, PromptAnalysisStatus, Schema, TaskStatus
 
 State = Literal["Completed", "AccuracyFailed", "ConfigurationFailed", "NotMeasured", "Crashed"]
 
+_SUSPECT = "suspect: a guard fired, although the documented rule passes"
 NO_CULPRIT = "score below threshold, no numerical culprit"
 
 
@@ -79,27 +79,27 @@ def _measured(
 ) -> Conclusion:
     score = task.passed if task is not None else None
     numerics = analysis.verdict if analysis is not None else None
-    notes = _notes(task, analysis)
+    notes = wording.notes(task, analysis)
     if error is not None:
         notes.append(f"the run ended early: {_describe(error)[1]}")
-    gaps = _gaps(task, analysis, skipped)
+    gaps = wording.gaps(task, analysis, skipped)
     if numerics is Verdict.FAIL:
         assert analysis is not None
         if score is False and task is not None:
-            notes.insert(0, f"score below threshold too ({_missed_thresholds(task)})")
+            notes.insert(0, f"score below threshold too ({wording.missed_thresholds(task)})")
         return _numerics(
-            Verdict.FAIL, task, analysis, notes + gaps, _culprit_headline("numerics fail", analysis.culprit)
+            Verdict.FAIL, task, analysis, notes + gaps, wording.culprit_headline("numerics fail", analysis.culprit)
         )
     if score is False:
         return _score_failed(task, analysis, notes + gaps)
     if numerics is Verdict.SUSPECT:
         assert analysis is not None
-        headline = _culprit_headline("suspect: a guard fired, although the documented rule passes", analysis.culprit)
+        headline = wording.culprit_headline(_SUSPECT, analysis.culprit)
         return _numerics(Verdict.SUSPECT, task, analysis, notes + gaps, headline)
     if gaps:
         return _not_measured(task, analysis, notes, gaps, passed=score is True or numerics is Verdict.PASS)
     assert analysis is not None
-    return _numerics(Verdict.PASS, task, analysis, notes, _pass_headline(task, analysis))
+    return _numerics(Verdict.PASS, task, analysis, notes, wording.pass_headline(task, analysis))
 
 
 def _numerics(
@@ -125,11 +125,11 @@ def _numerics(
 def _score_failed(task: TaskStatus | None, analysis: PromptAnalysisStatus | None, notes: list[str]) -> Conclusion:
     assert task is not None
     numerics = analysis.verdict if analysis is not None else None
-    detail = _missed_thresholds(task)
+    detail = wording.missed_thresholds(task)
     if numerics is Verdict.PASS:
         # Clean on every analysed prompt: the engine is not where to look next, so nothing there is blamed.
         clean = next(node for node in load_triage_tree().node if node.id == "pass")
-        notes = notes + _paired_notes(task)
+        notes = notes + wording.paired_notes(task)
         base = _numerics(Verdict.FAIL, task, None, notes, f"{NO_CULPRIT} ({detail})")
         update = {"suspects": list(clean.suspects), "next_step": clean.next, **_common(task, analysis)}
         return base.model_copy(update=update)
@@ -143,7 +143,7 @@ def _not_measured(
     task: TaskStatus | None, analysis: PromptAnalysisStatus | None, notes: list[str], gaps: list[str], *, passed: bool
 ) -> Conclusion:
     # An error inside a stage that ran is not the same as a stage left out on purpose: it must not exit with 0.
-    complete = passed and not _errors(analysis)
+    complete = passed and not wording.errors(analysis)
     return Conclusion(
         outcome=Outcome.NOT_MEASURED,
         banner=Banner.GREY,
@@ -163,9 +163,9 @@ def _broken(
     fix: str,
     log_tail: str,
 ) -> Conclusion:
-    notes = _notes(task, analysis)
+    notes = wording.notes(task, analysis)
     if task is not None and task.passed is False:
-        notes.insert(0, f"before that: score below threshold ({_missed_thresholds(task)})")
+        notes.insert(0, f"before that: score below threshold ({wording.missed_thresholds(task)})")
     prefix = {Outcome.CONFIGURATION: "wrong set-up", Outcome.INFRASTRUCTURE: "infrastructure"}.get(
         outcome, "not measured"
     )
@@ -209,94 +209,3 @@ def _why(stage: TaskStatus | PromptAnalysisStatus) -> str:
     texts = [f"{name}: {text}" for name, plugin in stage.plugins.items() for text in plugin.errors.values()]
     texts += [finding.evidence for finding in stage.findings if finding.outcome is stage.outcome]
     return "; ".join(dict.fromkeys(texts)) or "prompt analysis did not finish"
-
-
-def _errors(analysis: PromptAnalysisStatus | None) -> list[str]:
-    if analysis is None:
-        return []
-    return [
-        f"{name}, {'plugin' if key == 'plugin' else f'prompt {key}'}: {text}"
-        for name, plugin in analysis.plugins.items()
-        for key, text in plugin.errors.items()
-    ]
-
-
-def _gaps(task: TaskStatus | None, analysis: PromptAnalysisStatus | None, skipped: list[str]) -> list[str]:
-    """What was asked and has no answer. A run without any threshold was not asked to judge scores."""
-    gaps = [f"stage {name} was skipped" for name in skipped]
-    named = " ".join(skipped)
-    if task is None and "task_analysis" not in named and "evaluate" not in named:
-        gaps.append("no task analysis")
-    elif task is not None and task.passed is None and (task.thresholds or task.outcome is Outcome.NOT_MEASURED):
-        gaps.append("; ".join(task.warnings) or "the scores could not be judged")
-    if analysis is None and "prompt_analysis" not in named:
-        gaps.append("no prompt analysis")
-    elif analysis is not None and (analysis.verdict is None or analysis.outcome is Outcome.NOT_MEASURED):
-        gaps.append("numerics: " + ("; ".join(_errors(analysis)) or "nothing was compared"))
-    elif analysis is not None:
-        gaps += _errors(analysis)
-        gaps += [
-            f"{name} not measured"
-            for name, plugin in analysis.plugins.items()
-            if plugin.verdict is None and not plugin.errors
-        ]
-    return gaps
-
-
-def _notes(task: TaskStatus | None, analysis: PromptAnalysisStatus | None) -> list[str]:
-    notes: list[str] = []
-    if analysis is not None:
-        if analysis.curated:
-            notes.append("no sample deviated: curated prompts were analysed instead")
-        for plugin in analysis.plugins.values():
-            failed = [route.route for route in plugin.routes if route.passed is False]
-            passed = [route.route for route in plugin.routes if route.passed]
-            if plugin.verdict is Verdict.PASS and failed and passed:
-                notes.append(
-                    f"{plugin.plugin}: informative deviations, {', '.join(failed)} not met, "
-                    f"passed through {', '.join(passed)}; no guard fired"
-                )
-        notes += [finding.evidence for finding in analysis.findings]
-    if task is not None:
-        if task.passed is None and not task.thresholds:
-            notes.append("no threshold was given: scores are reported, not judged")
-        notes += task.warnings
-    return list(dict.fromkeys(notes))
-
-
-def _paired_notes(task: TaskStatus) -> list[str]:
-    notes = []
-    for test in task.paired:
-        notes.append(
-            f"paired with the reference, {test.key}: {test.n_worse} worse, {test.n_better} better of {test.n}, "
-            f"difference {test.difference:+.3f} (McNemar p = {test.mcnemar_p:.3g})"
-        )
-    return notes or ["no reference results: without a paired test nobody knows what the reference scores"]
-
-
-def _missed_thresholds(task: TaskStatus) -> str:
-    missed = []
-    for result in task.thresholds:
-        if not result.passed:
-            numbers = "" if math.isnan(result.value) else f" {result.value:.4g}, bound {result.bound:.4g}"
-            missed.append(f"{result.key or result.given_key}{numbers}")
-    return "; ".join(missed) or "thresholds not met"
-
-
-def _culprit_headline(text: str, culprit: Culprit | None) -> str:
-    if culprit is None:
-        return text
-    parts = [] if culprit.phase is Phase.NONE else [f"phase {phase_text(culprit.phase)}"]
-    for name in ("module", "layer", "head", "position"):
-        value = getattr(culprit, name)
-        if value is not None:
-            parts.append(f"{name} {value}")
-    return f"{text}: {', '.join(parts)}" if parts else text
-
-
-def _pass_headline(task: TaskStatus | None, analysis: PromptAnalysisStatus) -> str:
-    what = "curated prompts" if analysis.curated else "analysed prompts"
-    numbers = f"numerics pass on all {analysis.n_prompts} {what}"
-    if task is not None and task.passed:
-        return f"score met, {numbers}"
-    return numbers

@@ -196,7 +196,7 @@ def _finish(
         manifest,
         culprit=culprit,
         phase=phase,
-        findings=_findings(prepared),
+        findings=_findings(prepared, work),
         engine=work.engine,
         log_tail=work.log_tail,
     )
@@ -246,13 +246,17 @@ def _culprit(work: Work, spec: EngineSpec, run_dir: RunDir) -> tuple[Culprit | N
     return culprit, phase
 
 
-def _findings(prepared: PreparedPrompts) -> list[Finding]:
+def _findings(prepared: PreparedPrompts, work: Work) -> list[Finding]:
+    reported = [item for results in work.results.values() for item in results.get("findings", [])]
     return [
-        Finding(
-            check="prompt_length",
-            severity=Severity.WARNING,
-            evidence=f"not analysed, too long: {text}",
-            fix="raise max_model_len or lower output_length",
-        )
-        for text in prepared.skipped
+        *(item for item in reported if isinstance(item, Finding)),
+        *(
+            Finding(
+                check="prompt_length",
+                severity=Severity.WARNING,
+                evidence=f"not analysed, too long: {text}",
+                fix="raise max_model_len or lower output_length",
+            )
+            for text in prepared.skipped
+        ),
     ]

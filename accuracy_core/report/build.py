@@ -22,7 +22,7 @@ from accuracy_core.report.concluding import conclude_from_files
 from accuracy_core.report.document import ReportDocument, StageSummary, prompt_summaries
 from accuracy_core.report.evidence import EvidenceDir, RunEvidence, taken_branch, with_evidence
 from accuracy_core.report.registry import REPORT_SECTIONS
-from accuracy_core.report.rendering import TEMPLATES, render
+from accuracy_core.report.rendering import TEMPLATES, render, without_surrogates
 from accuracy_core.schemas import FaultSpec, ReportSection, RunDir, Tab, write_text
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ def generate_report(output_dir: str | os.PathLike[str] | RunDir, *, conclusion: 
         history=any(section.tab == Tab.HISTORY for section in sections),
         **_assets(),
     )
-    write_text(run_dir.report_html, page)
+    write_text(run_dir.report_html, without_surrogates(page))
     run_dir.write(run_dir.report_json, document)
     return str(run_dir.report_html)
 

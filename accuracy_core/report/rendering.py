@@ -46,10 +46,10 @@ def embed_json(value: Any) -> Markup:
     text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(_without_surrogates(text))
+    return Markup(without_surrogates(text))
 
 
-def _without_surrogates(text: str) -> str:
+def without_surrogates(text: str) -> str:
     """Lone surrogates (half a character from a byte-level tokenizer) cannot be written as UTF-8."""
     return text.encode("utf-8", "replace").decode("utf-8")
 

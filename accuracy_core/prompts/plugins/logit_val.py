@@ -15,18 +15,28 @@ from accuracy_core.prompts.tokens import decode_tokens
 from accuracy_core.prompts.triage import Location
 from accuracy_core.schemas import (
     CaptureSpec,
+    Finding,
     GuardHit,
     PluginStatus,
     PromptResult,
     ReplayRequest,
     ReplayResult,
     RouteResult,
+    Severity,
 )
 
 if TYPE_CHECKING:
     import torch
 
     from accuracy_core.logits.result import MultiPromptValidationResult
+
+
+_TWO_WAY_ONLY = Finding(
+    check="three_way",
+    severity=Severity.INFO,
+    evidence="float32 target: judged two-way by the static limits, since there is no dtype noise to compare with",
+    outcome=Outcome.NOT_MEASURED,
+)
 
 
 @dataclass(frozen=True)
@@ -53,7 +63,7 @@ class LogitValPlugin(PromptPlugin):
 
     def run(self, ctx: PluginContext) -> dict[str, Any]:
         """`passed`, `status` (PluginStatus), `prompts` (a PromptResult each), `location` (phase over all prompts),
-        `logits` (rows per prompt index).
+        `findings`, `logits` (rows per prompt index).
 
         Prompts whose golden or replay is unusable are recorded as errors. Raises NotMeasuredError without engine or
         goldens, EngineDiedError when the engine goes.
@@ -69,6 +79,7 @@ class LogitValPlugin(PromptPlugin):
             "status": status,
             "prompts": results,
             "location": location,
+            "findings": [] if _three_way(ctx) else [_TWO_WAY_ONLY],
             "logits": {ctx.prepared[side.position].index: (side.fp32, side.expected, side.target) for side in sides},
         }
 
@@ -76,10 +87,10 @@ class LogitValPlugin(PromptPlugin):
         """`prompt_<i>/{prompt_result.json,validation_log.txt,logit_validation/…}` per prompt, and `tolerances.json`."""
         from accuracy_core.numerics import default_tolerances
 
-        path = ctx.output_dir.prompt_analysis / "tolerances.json"
-        ctx.output_dir.write(path, ctx.tolerances or default_tolerances())
+        tolerances = ctx.tolerances or default_tolerances()
+        ctx.output_dir.write(ctx.output_dir.prompt_analysis / "tolerances.json", tolerances)
         for result in results["prompts"]:
-            save_artifacts(ctx.output_dir, result, results["logits"].get(result.index))
+            save_artifacts(ctx.output_dir, result, results["logits"].get(result.index), tolerances)
 
 
 def _golden_side(ctx: PluginContext, position: int, errors: dict[int, str]) -> _Side | None:
@@ -94,6 +105,9 @@ def _golden_side(ctx: PluginContext, position: int, errors: dict[int, str]) -> _
                 raise InputMismatchError(f"golden {name} is {tuple(tensor.shape)}, not (tokens, 1, vocab)")
             if bool(torch.isnan(tensor).any()):
                 raise ReferenceError_(f"golden {name} holds NaN: the reference is invalid, nothing can be judged")
+        ids = ctx.goldens.get("input_ids")
+        if ids is not None and [int(token) for token in ids[position][0]] != list(ctx.prompts[position]):
+            raise InputMismatchError("the golden belongs to another prompt: its token ids differ")
         if fp32.shape != expected.shape:
             raise InputMismatchError(f"goldens disagree: {tuple(fp32.shape)} and {tuple(expected.shape)}")
     except (InputMismatchError, ReferenceError_, IndexError, KeyError) as error:
@@ -155,7 +169,7 @@ def _compare(
     location = Location()
     if sides:
         judged = compare_prompts(
-            baseline=[side.fp32 for side in sides],
+            baseline=[side.fp32 for side in sides] if _three_way(ctx) else None,
             expected=[side.expected for side in sides],
             target=[side.target for side in sides if side.target is not None],
             sampled=[side.sampled for side in sides],
@@ -220,6 +234,11 @@ def _prompt_result(
 def _renumber(hit: GuardHit, index_of: dict[int, int]) -> GuardHit:
     """The comparison counts the prompts it was given; the run directory has numbers of its own (-1: the whole run)."""
     return hit.model_copy(update={"prompt": index_of.get(hit.prompt, hit.prompt)})
+
+
+def _three_way(ctx: PluginContext) -> bool:
+    """A float32 target has no dtype noise to be measured by: FP32 is baseline and expected side in one."""
+    return ctx.dtype != "float32"
 
 
 def _vocab_size(tokenizer: Any, sides: list[_Side]) -> int | None:

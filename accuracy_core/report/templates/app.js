@@ -25,8 +25,8 @@
         link.scrollIntoView({ block: "nearest" });
       } else link.removeAttribute("aria-current");
     }
-    const open = prompts.find((panel) => panel.dataset.prompt === which);
-    if (open) window.assayCharts.draw(open);
+    const shown = prompts.find((panel) => panel.dataset.prompt === which);
+    if (shown) window.assayCharts.draw(shown);
   }
 
   function route() {
@@ -43,6 +43,12 @@
     requestAnimationFrame(() => window.scrollTo(0, 0));
   }
 
+  // pushState, not location.hash: jumping to a fragment would take the focus away from the tab or the sidebar.
+  function open(hash) {
+    if (hash !== location.hash) history.pushState(null, "", hash);
+    route();
+  }
+
   // Arrow keys move along the tabs, as in every tab list.
   document.querySelector('[role="tablist"]').addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1, Home: -tabs.length, End: tabs.length }[event.key];
@@ -51,7 +57,7 @@
     const at = tabs.indexOf(document.activeElement);
     const next = Math.abs(step) === 1 ? (at + step + tabs.length) % tabs.length : step < 0 ? 0 : tabs.length - 1;
     tabs[next].focus();
-    location.hash = tabs[next].getAttribute("href");
+    open(tabs[next].getAttribute("href"));
   });
   const sidebar = document.querySelector(".sidebar");
   if (sidebar) sidebar.addEventListener("keydown", (event) => {
@@ -61,7 +67,7 @@
     const next = links[links.indexOf(document.activeElement) + step];
     if (!next) return;
     next.focus();
-    location.hash = next.getAttribute("href");
+    open(next.getAttribute("href"));
   });
 
   document.getElementById("theme").addEventListener("click", () => {
@@ -91,7 +97,18 @@
     else select();
   });
 
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest('a[href^="#"]');
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    open(link.getAttribute("href"));
+    if (link.getAttribute("role") !== "tab" && !link.closest(".sidebar")) {
+      const tab = tabs.find((one) => one.getAttribute("aria-selected") === "true");
+      if (tab) tab.focus({ preventScroll: true });
+    }
+  });
   addEventListener("hashchange", route);
+  addEventListener("popstate", route);
   addEventListener("beforeprint", () => {
     for (const panel of prompts) window.assayCharts.draw(panel);
   });

@@ -1,5 +1,5 @@
 "use strict";
-// Charts of a prompt, drawn when the prompt is opened. Data: columns in <script type="application/json">.
+// Charts of a prompt, drawn when the prompt is opened. Data: columns in JSON blocks of the page.
 window.assayCharts = (function () {
   const drawn = new Set();
 

@@ -1,0 +1,106 @@
+"""Headlines and notes of a conclusion."""
+
+from __future__ import annotations
+
+import math
+
+from accuracy_core.outcome import Outcome, Verdict
+from accuracy_core.prompts.triage import phase_text
+from accuracy_core.schemas import Culprit, Phase, PromptAnalysisStatus, TaskStatus
+
+
+def errors(analysis: PromptAnalysisStatus | None) -> list[str]:
+    """Errors of plugins and prompts, one line each."""
+    if analysis is None:
+        return []
+    return [
+        f"{name}, {'plugin' if key == 'plugin' else f'prompt {key}'}: {text}"
+        for name, plugin in analysis.plugins.items()
+        for key, text in plugin.errors.items()
+    ]
+
+
+def gaps(task: TaskStatus | None, analysis: PromptAnalysisStatus | None, skipped: list[str]) -> list[str]:
+    """What was asked and has no answer. A run without any threshold was not asked to judge scores."""
+    found = [f"stage {name} was skipped" for name in skipped]
+    named = " ".join(skipped)
+    if task is None and "task_analysis" not in named and "evaluate" not in named:
+        found.append("no task analysis")
+    elif task is not None and task.passed is None and (task.thresholds or task.outcome is Outcome.NOT_MEASURED):
+        found.append("; ".join(task.warnings) or "the scores could not be judged")
+    if analysis is None and "prompt_analysis" not in named:
+        found.append("no prompt analysis")
+    elif analysis is not None and (analysis.verdict is None or analysis.outcome is Outcome.NOT_MEASURED):
+        found.append("numerics: " + ("; ".join(errors(analysis)) or "nothing was compared"))
+    elif analysis is not None:
+        found += errors(analysis)
+        found += [
+            f"{name} not measured"
+            for name, plugin in analysis.plugins.items()
+            if plugin.verdict is None and not plugin.errors
+        ]
+    return found
+
+
+def notes(task: TaskStatus | None, analysis: PromptAnalysisStatus | None) -> list[str]:
+    """What belongs beside the headline: curated prompts, rescue routes, findings, warnings."""
+    found: list[str] = []
+    if analysis is not None:
+        if analysis.curated:
+            found.append("no sample deviated: curated prompts were analysed instead")
+        for plugin in analysis.plugins.values():
+            failed = [route.route for route in plugin.routes if route.passed is False]
+            passed = [route.route for route in plugin.routes if route.passed]
+            if plugin.verdict is Verdict.PASS and failed and passed:
+                found.append(
+                    f"{plugin.plugin}: informative deviations, {', '.join(failed)} not met, "
+                    f"passed through {', '.join(passed)}; no guard fired"
+                )
+        found += [finding.evidence for finding in analysis.findings]
+    if task is not None:
+        if task.passed is None and not task.thresholds:
+            found.append("no threshold was given: scores are reported, not judged")
+        found += task.warnings
+    return list(dict.fromkeys(found))
+
+
+def paired_notes(task: TaskStatus) -> list[str]:
+    """The paired tests against the reference, or that there are none."""
+    found = []
+    for test in task.paired:
+        found.append(
+            f"paired with the reference, {test.key}: {test.n_worse} worse, {test.n_better} better of {test.n}, "
+            f"difference {test.difference:+.3f} (McNemar p = {test.mcnemar_p:.3g})"
+        )
+    return found or ["no reference results: without a paired test nobody knows what the reference scores"]
+
+
+def missed_thresholds(task: TaskStatus) -> str:
+    """Thresholds that were not met, with score and bound."""
+    missed = []
+    for result in task.thresholds:
+        if not result.passed:
+            numbers = "" if math.isnan(result.value) else f" {result.value:.4g}, bound {result.bound:.4g}"
+            missed.append(f"{result.key or result.given_key}{numbers}")
+    return "; ".join(missed) or "thresholds not met"
+
+
+def culprit_headline(text: str, culprit: Culprit | None) -> str:
+    """`text`, and where the fault sits as far as it is known."""
+    if culprit is None:
+        return text
+    parts = [] if culprit.phase is Phase.NONE else [f"phase {phase_text(culprit.phase)}"]
+    for name in ("module", "layer", "head", "position"):
+        value = getattr(culprit, name)
+        if value is not None:
+            parts.append(f"{name} {value}")
+    return f"{text}: {', '.join(parts)}" if parts else text
+
+
+def pass_headline(task: TaskStatus | None, analysis: PromptAnalysisStatus) -> str:
+    """What passed."""
+    what = "curated prompts" if analysis.curated else "analysed prompts"
+    numbers = f"numerics pass on all {analysis.n_prompts} {what}"
+    if task is not None and task.passed:
+        return f"score met, {numbers}"
+    return numbers
