@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
@@ -17,8 +18,9 @@ logger = logging.getLogger(__name__)
 #: Rounding alone gives about 1e-6 (7e-7 on the bundled model); more means that the two paths compute different things,
 #: as with rotary embeddings whose scaling depends on the sequence's length.
 ONE_FORWARD_TOLERANCE = 1e-4
-#: prompts drafted at a time
+#: prompts drafted at a time, and bytes that their logits may take
 DRAFT_BATCH = 16
+DRAFT_BYTES = 512 << 20
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,10 @@ def forced_logits(model: Any, prompt: Sequence[int], tokens: Sequence[int]) -> t
     One forward over prompt + tokens. Causal attention makes row i independent of what follows.
     """
     ids = torch.tensor([[*prompt, *tokens[:-1]]])
-    logits = model(input_ids=ids, use_cache=False).logits[0]
-    return logits[len(prompt) - 1 :].clone()
+    # the logits of a long prompt itself would take gigabytes; nearly every causal model can leave them out
+    wanted = {"logits_to_keep": len(tokens)} if "logits_to_keep" in signature(model.forward).parameters else {}
+    logits = model(input_ids=ids, use_cache=False, **wanted).logits[0]
+    return logits[-len(tokens) :].clone()
 
 
 @torch.inference_mode()
@@ -76,8 +80,10 @@ def greedy_rows(model: Any, prompts: Sequence[Sequence[int]], length: int) -> li
     prompt and one forward pass differ by more than ONE_FORWARD_TOLERANCE.
     """
     rows = []
-    for start in range(0, len(prompts), DRAFT_BATCH):
-        batch = prompts[start : start + DRAFT_BATCH]
+    row_bytes = 4 * length * model.config.get_text_config().vocab_size
+    size = max(1, min(DRAFT_BATCH, DRAFT_BYTES // row_bytes))
+    for start in range(0, len(prompts), size):
+        batch = prompts[start : start + size]
         for prompt, (tokens, logits) in zip(batch, greedy_draft(model, batch, length), strict=True):
             confirmed = _confirm(model, prompt, tokens, logits)
             if confirmed.deviation > ONE_FORWARD_TOLERANCE and len(batch) > 1:
