@@ -18,6 +18,18 @@ def _one_thread():
 
 
 @pytest.fixture
+def pages():
+    """Asked for by tests that look at the HTML pages."""
+
+
+@pytest.fixture(autouse=True)
+def _no_pages(request, monkeypatch):
+    # Drawing is most of a run's time here, and only few tests look at the pages.
+    if "pages" not in request.fixturenames and not request.node.get_closest_marker("slow"):
+        monkeypatch.setattr("accuracy_core.prompts.plugins.logit_artifacts._save_pages", lambda *_: None)
+
+
+@pytest.fixture
 def tokenizer():
     from prompt_fakes import FakeTokenizer
 

@@ -74,7 +74,7 @@ def read(tmp_path, index) -> PromptResult:
     return run_dir.read(run_dir.prompt_result(index, "logit_validation"), PromptResult)
 
 
-def test_clean_rows_pass_and_every_documented_file_is_written(tmp_path):
+def test_clean_rows_pass_and_every_documented_file_is_written(tmp_path, pages):
     result, engine = run(tmp_path, [LogitValPlugin()])
     assert result.passed
     assert (result.verdict, result.outcome) == (Verdict.PASS, Outcome.NUMERICS)
