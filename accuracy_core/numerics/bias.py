@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from accuracy_core.numerics.scratch import Scratch, dot
 from accuracy_core.numerics.shift import Shifted
 
 
-def signed_bias(sign: torch.Tensor, sign_sum: torch.Tensor, side: Shifted, count: torch.Tensor) -> torch.Tensor:
-    """`mean(sign(f) * (x - f))` of the raw row, shift not removed: (rows,).
+def lean(sign: torch.Tensor, side: Shifted, count: torch.Tensor, scratch: Scratch) -> torch.Tensor:
+    """`mean(sign(f) * (x - f - shift))` per row, (rows, 1): the bias without the constant's part.
 
-    `sign` (rows, vocab) is sign(f), 0 in columns that do not count, `sign_sum` (rows,) its sum, `count` (rows,) the
-    columns that count.
+    `sign` (rows, vocab) is sign(f), 0 in columns that do not count; `count` (rows, 1) the columns that do. The signed
+    bias of the raw row, `mean(sign(f) * (x - f))`, is this plus `shift * mean(sign(f))`.
     """
-    return ((sign * side.error).sum(-1) + side.shift * sign_sum) / count
+    return dot(sign, side.error, scratch) / count

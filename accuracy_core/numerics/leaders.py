@@ -1,7 +1,8 @@
 """The largest entries of each row, without sorting the row.
 
-A full `topk` of a 128k vocabulary costs as much as all other metrics together. The k largest entries lie in the k
-groups with the largest maxima, so it is enough to look into those.
+A full `topk` of a 128k vocabulary costs as much as all other metrics together. But the k largest entries lie in the k
+groups with the largest maxima, whatever the groups are; so groups are formed, all but k of them dropped, and what is
+left is grouped again until it is short.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-#: groups per wanted entry below which grouping no longer pays
-_MIN_GROUPS_PER_ENTRY = 4
-_GROUP = 16
+_GROUPS_PER_ENTRY = 4
+_FEWEST_GROUPS = 4_000  # `topk` of this many is as good as free
 
 
 @dataclass(frozen=True)
@@ -33,24 +33,29 @@ def leaders(x: torch.Tensor, k: int) -> Leaders:
 
     Exact, also for ties: where more entries tie than fit, any of them are returned, but the first is argmax.
     """
+    k = min(k, x.shape[1])
+    values, ids = x, None
+    groups = max(_GROUPS_PER_ENTRY * k, _FEWEST_GROUPS)
+    while values.shape[1] >= 2 * groups:
+        values, ids = _keep_best_groups(values, ids, k, groups)
+        groups = _GROUPS_PER_ENTRY * k
+    values, at = values.topk(k, dim=-1)
+    return _lowest_id_first(x, values, at if ids is None else ids.gather(-1, at))
+
+
+def _keep_best_groups(
+    x: torch.Tensor, ids: torch.Tensor | None, k: int, groups: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Entries and ids of the `k` groups with the largest maxima; entries that fit into no group are kept too."""
     rows, n = x.shape
-    k = min(k, n)
-    groups = n // _GROUP
-    if groups < _MIN_GROUPS_PER_ENTRY * k:
-        values, ids = x.topk(k, dim=-1)
-        return _lowest_id_first(x, values, ids)
-    body, tail = x[:, : groups * _GROUP], x[:, groups * _GROUP :]
-    maxima = body.reshape(rows, _GROUP, groups).amax(1)  # group g holds ids g, g + groups, g + 2 * groups, …
+    size = n // groups
+    maxima = x[:, : size * groups].reshape(rows, size, groups).amax(1)  # group g: entries g, g + groups, …
     best = maxima.topk(k, dim=-1, sorted=False).indices
-    step = torch.arange(_GROUP, device=x.device).view(1, _GROUP, 1) * groups
-    ids = (best.unsqueeze(1) + step).reshape(rows, -1)
-    candidates = body.gather(-1, ids)
-    if tail.shape[1]:
-        candidates = torch.cat([candidates, tail], -1)
-        last = torch.arange(groups * _GROUP, n, device=x.device).expand(rows, -1)
-        ids = torch.cat([ids, last], -1)
-    values, position = candidates.topk(k, dim=-1)
-    return _lowest_id_first(x, values, ids.gather(-1, position))
+    step = torch.arange(size, device=x.device).view(1, size, 1) * groups
+    at = (best.unsqueeze(1) + step).reshape(rows, -1)
+    if size * groups < n:
+        at = torch.cat([at, torch.arange(size * groups, n, device=x.device).expand(rows, -1)], -1)
+    return x.gather(-1, at), at if ids is None else ids.gather(-1, at)
 
 
 def _lowest_id_first(x: torch.Tensor, values: torch.Tensor, ids: torch.Tensor) -> Leaders:

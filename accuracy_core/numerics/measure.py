@@ -9,14 +9,15 @@ import torch
 from accuracy_core.numerics import log_histogram
 from accuracy_core.numerics.agreement import top_overlap
 from accuracy_core.numerics.bhattacharyya import bhattacharyya
-from accuracy_core.numerics.bias import signed_bias
+from accuracy_core.numerics.bias import lean
 from accuracy_core.numerics.choices import choose
 from accuracy_core.numerics.columns import Columns, compare_columns
 from accuracy_core.numerics.kl import kl_divergence
 from accuracy_core.numerics.leaders import Leaders, leaders
 from accuracy_core.numerics.plan import Plan
 from accuracy_core.numerics.row_stats import RowStats
-from accuracy_core.numerics.shift import Shifted, centre, remove_shift
+from accuracy_core.numerics.scratch import Scratch
+from accuracy_core.numerics.shift import Difference, Shifted, between, centre, remove_shift
 from accuracy_core.numerics.topk_error import largest_k, topk_errors
 
 #: leaders of the baseline whose errors stand for the noise among likely tokens (leaders of the expected logits would be
@@ -55,121 +56,114 @@ class Measured:
     head: torch.Tensor
 
 
-def measure(chunk: Chunk, plan: Plan) -> Measured:
+def measure(chunk: Chunk, plan: Plan, scratch: Scratch | None = None) -> Measured:
     """Metrics of every row of `chunk`. Raises ReferenceError_ for a reference that is no reference."""
-    result = _measure(chunk, plan, None)
+    scratch = scratch or Scratch()
+    result = _measure(chunk, plan, None, scratch)
     if result is None:  # something is not finite: once more, with masks
-        result = _measure(chunk, plan, compare_columns(chunk.f, chunk.e, chunk.t, chunk.where))
+        result = _measure(chunk, plan, compare_columns(chunk.f, chunk.e, chunk.t, chunk.where), scratch)
         assert result is not None
     return result
 
 
-def _measure(chunk: Chunk, plan: Plan, columns: Columns | None) -> Measured | None:
+def _measure(chunk: Chunk, plan: Plan, columns: Columns | None, scratch: Scratch) -> Measured | None:
+    """None when `columns` are None and something is not finite."""
     f, e, t, valid = chunk.f, chunk.e, chunk.t, None
     if columns is not None:
         valid = columns.valid
         f, e, t = (x.masked_fill(~valid, 0) for x in (f, e, t))
-    about_f = centre(f, valid)
-    on_f = remove_shift(f, t, about_f, valid)
-    if plan.three_way:
-        base = remove_shift(f, e, about_f, valid)
-        on_e = remove_shift(e, t, centre(e, valid), valid)
-    else:
-        base, on_e = None, on_f
-    f_low, f_high = f.amin(-1), f.amax(-1)
-    linf, two_way_linf = _largest(on_f.error), _largest(on_e.error)
-    base_linf = _largest(base.error) if base else torch.full_like(linf, torch.nan)
-    if columns is None:
-        sums = f_low + f_high + linf + two_way_linf
-        if not bool(torch.isfinite(sums + base_linf if base else sums).all()):
-            return None
+    about = centre(f, valid, scratch)
+    on_f = remove_shift(f, t, about, valid, scratch, "target")
+    base = remove_shift(f, e, about, valid, scratch, "base") if plan.three_way else None
+    on_e = between(base, on_f, about, scratch) if base else Difference(on_f.error, torch.zeros_like(on_f.shift))
+    nan = torch.full((len(f),), torch.nan, dtype=f.dtype, device=f.device)
+    ref_linf, linf, two_way_linf = _largest(f), _largest(on_f.error), _largest(on_e.values, on_e.shift)
+    base_linf = _largest(base.error) if base else nan
+    if columns is None and not bool(torch.isfinite(ref_linf + linf + (base_linf if base else 0)).all()):
+        return None
 
     expected = leaders(chunk.e, max(largest_k(plan.slices, plan.vocab), 5))
-    reference = leaders(chunk.f, CONTENDERS) if plan.three_way else expected
-    target = leaders(
-        chunk.t.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf) if valid is not None else t, 5
-    )
-
-    two_way_error = on_e.error if columns is None else on_e.error.masked_fill(columns.bad, torch.inf)
-    broken = columns.bad.any(-1) if columns is not None else torch.zeros_like(linf, dtype=torch.bool)
+    reference = leaders(chunk.f, CONTENDERS) if base else expected
+    target = leaders(_orderable(chunk.t) if columns else t, 5)
+    winner = reference.argmax.unsqueeze(-1)
+    winner_error = on_f.error.gather(-1, winner).squeeze(-1).abs()
+    l2 = on_f.square.sqrt().squeeze(-1)
+    broken = columns.bad.any(-1) if columns else torch.zeros_like(l2, dtype=torch.bool)
+    if columns is not None:  # what is not finite in the target is an infinite error
+        two_way_linf, linf, l2 = (x.masked_fill(broken, torch.inf) for x in (two_way_linf, linf, l2))
+        winner_error.masked_fill_(columns.bad.gather(-1, winner).squeeze(-1), torch.inf)
+        on_e = Difference(on_e.values.masked_fill(columns.bad, torch.inf), on_e.shift)
     topk = topk_errors(
-        two_way_error,
+        on_e,
         expected,
         plan.slices,
-        error_max=two_way_linf.masked_fill(broken, torch.inf),
-        expected_max=torch.maximum(e.amax(-1), -e.amin(-1)),
+        error_max=two_way_linf,
+        expected_max=torch.maximum(expected.values[:, 0].abs(), e.amin(-1).abs()),
         vocab=plan.vocab,
     )
-
-    top5 = top_overlap(reference.ids[:, :5], target.ids)
-    picks = choose(chunk.t, chunk.padding, chunk.f, chunk.sampled, expected, reference, target)
-    winner = reference.argmax.unsqueeze(-1)
-    winner_lost = columns.bad.gather(-1, winner).squeeze(-1) if columns is not None else broken
-    winner_error = on_f.error.gather(-1, winner).squeeze(-1).abs().masked_fill(winner_lost, torch.inf)
-    kl = kl_divergence(chunk.f, chunk.f.amax(-1, keepdim=True), on_f.error).masked_fill(broken, torch.inf)
-
-    sign = torch.sign(f)
-    sign_sum, count = sign.sum(-1), about_f.count.squeeze(-1)
-    bias = signed_bias(sign, sign_sum, on_f, count)
-    nan = torch.full_like(linf, torch.nan)
-    rows = len(linf)
-    histograms = _histograms(base, on_f, reference, valid, rows)
-    bc = nan.double() if base is None else bhattacharyya(histograms[0], histograms[1], min_samples=plan.bc_min_samples)
-    base_bias = signed_bias(sign, sign_sum, base, count) if base else nan
-    zero = torch.zeros_like(count)
+    kl = kl_divergence(chunk.f, reference.values[:, :1], on_f.error, scratch)
+    sign = torch.sign(f, out=scratch.like("first", f))
+    sign_mean = sign.sum(-1, keepdim=True) / about.count
+    leaning = lean(sign, on_f, about.count, scratch)
+    histograms = _histograms(base, on_f, reference, valid, len(f))
     stats = {
         "prompt": chunk.prompt,
         "batch": chunk.batch,
         "token": chunk.token,
-        "count": count,
+        "count": about.count,
         "topk": topk,
-        "ref_linf": torch.maximum(f_high, -f_low),
-        "ref_l2": torch.linalg.vector_norm(f, dim=-1),
-        "linf": linf.masked_fill(broken, torch.inf),
-        "l2": torch.linalg.vector_norm(on_f.error, dim=-1).masked_fill(broken, torch.inf),
+        "ref_linf": ref_linf,
+        "ref_l2": (about.variance + about.mean.square()).mul(about.count).sqrt(),
+        "linf": linf,
+        "l2": l2,
         "base_linf": base_linf,
-        "base_l2": torch.linalg.vector_norm(base.error, dim=-1) if base else nan,
+        "base_l2": base.square.sqrt() if base else nan,
         "shift": on_f.shift,
-        "slope": on_f.slope,
-        "base_slope": base.slope if base else nan,
-        "bias": bias,
-        "base_bias": base_bias,
-        "lean": bias - on_f.shift * sign_sum / count,
-        "base_lean": base_bias - base.shift * sign_sum / count if base else nan,
-        "bc": bc,
-        "kl": kl,
-        "top5_overlap": top5,
-        "expected_top2": _top2(expected),
-        "target_top2": _top2(target),
-        "non_finite": zero if columns is None else columns.non_finite,
-        "mask_differs": zero if columns is None else columns.mask_differs,
+        "slope": 1 + on_f.excess,
+        "base_slope": 1 + base.excess if base else nan,
+        "bias": leaning + on_f.shift * sign_mean,
+        "lean": leaning,
+        "base_lean": lean(sign, base, about.count, scratch) if base else nan,
+        "bc": bhattacharyya(histograms[0], histograms[1], min_samples=plan.bc_min_samples),
+        "kl": kl.masked_fill(broken, torch.inf),
+        "top5_overlap": top_overlap(reference.ids[:, :5], target.ids),
         "winner_error": winner_error,
         "winner_size": reference.values[:, 0].abs(),
-        **picks,
+        "expected_top2": _top2(expected),
+        "target_top2": _top2(target),
+        "non_finite": columns.non_finite if columns else torch.zeros_like(chunk.prompt),
+        "mask_differs": columns.mask_differs if columns else torch.zeros_like(chunk.prompt),
+        **choose(chunk.t, chunk.padding, chunk.f, chunk.sampled, expected, reference, target),
     }
-    table = RowStats(**{k: v.to(torch.int64 if k in _INTEGERS else torch.float64).cpu() for k, v in stats.items()})
-    return Measured(table, *histograms)
+    return Measured(_table(stats), *histograms)
 
 
 _INTEGERS = frozenset(
-    [
-        "prompt",
-        "batch",
-        "token",
-        "reference_id",
-        "expected_id",
-        "target_id",
-        "target_argmax",
-        "non_finite",
-        "mask_differs",
-        "padding_id",
-    ]
+    ["prompt", "batch", "token", "reference_id", "expected_id", "target_id", "target_argmax", "non_finite", "mask_differs", "padding_id"]
 )
+_WIDE = frozenset(("topk", "expected_top2", "target_top2"))
 
 
-def _largest(error: torch.Tensor) -> torch.Tensor:
-    """`max |error|` per row; two plain reductions are much faster than one over absolute values."""
-    return torch.maximum(error.amax(-1), -error.amin(-1))
+def _table(stats: dict[str, torch.Tensor]) -> RowStats:
+    """Columns on the CPU, (rows,) or (rows, few), in int64 or float64."""
+    columns = {}
+    for name, x in stats.items():
+        x = x.to("cpu", torch.int64 if name in _INTEGERS else torch.float64)
+        columns[name] = x if name in _WIDE else x.reshape(-1)
+    return RowStats(**columns)
+
+
+def _largest(x: torch.Tensor, shift: torch.Tensor | None = None) -> torch.Tensor:
+    """`max |x - shift|` per row; two plain reductions are much faster than one over absolute values."""
+    high, low = x.amax(-1), x.amin(-1)
+    if shift is not None:
+        high, low = high - shift.squeeze(-1), low - shift.squeeze(-1)
+    return torch.maximum(high, -low)
+
+
+def _orderable(t: torch.Tensor) -> torch.Tensor:
+    """NaN sorts last: a NaN never wins."""
+    return t.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
 
 def _top2(side: Leaders) -> torch.Tensor:

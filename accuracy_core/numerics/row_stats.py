@@ -31,7 +31,6 @@ class RowStats:
     slope: torch.Tensor
     base_slope: torch.Tensor
     bias: torch.Tensor
-    base_bias: torch.Tensor
     lean: torch.Tensor  # the bias without the constant's part
     base_lean: torch.Tensor
     bc: torch.Tensor

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from accuracy_core.numerics.scratch import Scratch, dot
+
 
 @dataclass(frozen=True)
 class Centred:
@@ -22,46 +24,79 @@ class Centred:
 
 @dataclass(frozen=True)
 class Shifted:
-    """Errors of one side. `error` (rows, vocab) = `x - ref - shift`; `shift`, `slope`, `mean` (rows,).
+    """One side `x` against a reference: `error` (rows, vocab) = `x - ref - shift`, 0 in columns that do not count.
 
-    `mean` is the mean of `x - ref` before the shift was removed.
+    (rows, 1) each: `shift`; `excess`, the slope minus 1; `covariance` of ref and `x - ref`; `mean` and `square`, the
+    sum of squares, of `error`.
     """
 
     error: torch.Tensor
     shift: torch.Tensor
-    slope: torch.Tensor
+    excess: torch.Tensor
+    covariance: torch.Tensor
     mean: torch.Tensor
+    square: torch.Tensor
 
 
-def centre(ref: torch.Tensor, valid: torch.Tensor | None = None) -> Centred:
-    """Centre `ref` (rows, vocab) over the columns where `valid` (bool, same shape; None: all)."""
+def centre(ref: torch.Tensor, valid: torch.Tensor | None, scratch: Scratch) -> Centred:
+    """Centre `ref` (rows, vocab) over the columns where `valid` (bool, same shape; None: all). `ref` is 0 elsewhere."""
     if valid is None:
         count = torch.full((ref.shape[0], 1), float(ref.shape[1]), dtype=ref.dtype, device=ref.device)
-        mean = ref.mean(-1, keepdim=True)
-        values = ref - mean
     else:
-        count = valid.sum(-1, keepdim=True).to(ref.dtype)
-        mean = ref.masked_fill(~valid, 0).sum(-1, keepdim=True) / count
-        values = (ref - mean).masked_fill_(~valid, 0)
-    variance = torch.linalg.vector_norm(values, dim=-1, keepdim=True).square() / count
-    return Centred(values, mean, variance, count)
+        count = valid.sum(-1, keepdim=True).to(ref.dtype).clamp(min=1)
+    mean = ref.sum(-1, keepdim=True) / count
+    values = torch.sub(ref, mean, out=scratch.like("first", ref))
+    if valid is not None:
+        values.masked_fill_(~valid, 0)
+    return Centred(values, mean, _square(values) / count, count)
 
 
-def remove_shift(ref: torch.Tensor, x: torch.Tensor, about: Centred, valid: torch.Tensor | None = None) -> Shifted:
-    """Fit `x = slope * ref + c` per row and take only the intercept `c` off `x - ref`.
+def remove_shift(
+    ref: torch.Tensor, x: torch.Tensor, about: Centred, valid: torch.Tensor | None, scratch: Scratch, name: str
+) -> Shifted:
+    """Fit `x = slope * ref + c` per row and take only the intercept `c` off `x - ref`. The error lives in buffer
+    `name`.
 
     Ordinary least squares in closed form: `slope = cov(ref, x) / var(ref)`, `c = mean(x) - slope * mean(ref)`. Fitted
     on the difference (`slope - 1 = cov(ref, x - ref) / var(ref)`), which loses no digits when x is close to ref. A
     constant reference (`var = 0`) has slope 1, and the shift is the difference of the means.
     """
-    error = x - ref
+    error = torch.sub(x, ref, out=scratch.like(name, ref))
     if valid is not None:
         error.masked_fill_(~valid, 0)
     mean = error.sum(-1, keepdim=True) / about.count
-    covariance = (about.values * error).sum(-1, keepdim=True) / about.count
+    covariance = dot(about.values, error, scratch) / about.count
     excess = torch.where(about.variance > 0, covariance / about.variance, 0.0)
     shift = mean - excess * about.mean
     error.sub_(shift)
     if valid is not None:
         error.masked_fill_(~valid, 0)
-    return Shifted(error, shift.squeeze(-1), 1 + excess.squeeze(-1), mean.squeeze(-1))
+    return Shifted(error, shift, excess, covariance, mean - shift, _square(error))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`t - e` without its shift is `values - shift`: (rows, vocab), (rows, 1)."""
+
+    values: torch.Tensor
+    shift: torch.Tensor
+
+
+def between(base: Shifted, target: Shifted, about: Centred, scratch: Scratch) -> Difference:
+    """The target against the expected side, `t = slope * e + c`, from what is known of both against f.
+
+    With `a`, `b` the errors of e and t and `d = b - a`: `cov(e, d) = cov(f, d) + cov(a, d)`, `var(e) = var(f) +
+    2 cov(f, a) + var(a)`, and `2 a.d = |b|² - |a|² - |d|²`, so that one pass over d replaces the four of a new fit.
+    """
+    count = about.count
+    d = torch.sub(target.error, base.error, out=scratch.like("second", base.error))
+    mean = target.mean - base.mean
+    along = (target.square - base.square - _square(d)) / (2 * count) - base.mean * mean
+    variance = about.variance + 2 * base.covariance + base.square / count - base.mean.square()
+    covariance = target.covariance - base.covariance + along
+    excess = torch.where(variance > 0, covariance / variance, 0.0)
+    return Difference(d, mean - excess * (about.mean + base.shift + base.mean))
+
+
+def _square(x: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.vector_norm(x, dim=-1, keepdim=True).square()

@@ -12,6 +12,7 @@ from accuracy_core.numerics.log_histogram import CELLS
 from accuracy_core.numerics.measure import Chunk, measure
 from accuracy_core.numerics.plan import Plan
 from accuracy_core.numerics.row_stats import RowStats, concatenate
+from accuracy_core.numerics.scratch import Scratch
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ def stream(prompts: Iterable[PromptLogits], plan: Plan) -> RunStats:
     Memory beyond the inputs: a few buffers of one chunk, one table row per row, two histograms per generation index.
     """
     tables: list[RowStats] = []
+    scratch = Scratch()
     missing: list[tuple[int, int]] = []
     base = torch.zeros((0, CELLS), dtype=torch.int64)
     target, wanted = base.clone(), []
@@ -51,7 +53,7 @@ def stream(prompts: Iterable[PromptLogits], plan: Plan) -> RunStats:
             more = torch.zeros((tokens - base.shape[0], CELLS), dtype=torch.int64)
             base, target = torch.cat([base, more]), torch.cat([target, more])
         for chunk in _chunks(index, prompt, plan):
-            part = measure(chunk, plan)
+            part = measure(chunk, plan, scratch)
             tables.append(part.rows)
             base.index_add_(0, part.rows.token, part.base.cpu())
             target.index_add_(0, part.rows.token, part.target.cpu())

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import torch
 
 from accuracy_core.numerics.leaders import Leaders
+from accuracy_core.numerics.shift import Difference
 from accuracy_core.numerics.tolerance_map import TopK
 
 
 def topk_errors(
-    error: torch.Tensor,
+    difference: Difference,
     expected: Leaders,
     slices: Sequence[TopK],
     *,
@@ -26,7 +27,7 @@ def topk_errors(
     many as the largest k below the vocabulary; `error_max` and `expected_max` (rows,) are `max |t - e|` and `max |e|`.
     Where `max |e|` is 0 the error is 0 if it is within atol, else infinite.
     """
-    head = error.gather(-1, expected.ids).abs_()
+    head = (difference.values.gather(-1, expected.ids) - difference.shift).abs_()
     size = expected.values.abs().masked_fill(expected.values.isinf(), 0)
     columns = []
     for s in slices:
