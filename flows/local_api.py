@@ -22,6 +22,7 @@ from accuracy_core.engines.supervised import SupervisedProcess, supervised_proce
 from accuracy_core.errors import InfrastructureError
 
 STARTUP_TIMEOUT_S = 180.0
+FLUSH_TIMEOUT_S = 5.0
 
 
 @contextlib.contextmanager
@@ -60,11 +61,10 @@ def local_api() -> Iterator[str]:
 def _flush() -> None:
     """Logs and events on their way must arrive before the server goes, or the process waits for it at its end."""
     from prefect.events.worker import EventsWorker
-    from prefect.logging.handlers import APILogHandler
+    from prefect.logging.handlers import APILogWorker
 
-    with contextlib.suppress(Exception):
-        APILogHandler.flush()
-        EventsWorker.drain_all(timeout=5)
+    APILogWorker.drain_all(timeout=FLUSH_TIMEOUT_S)
+    EventsWorker.drain_all(timeout=FLUSH_TIMEOUT_S)
 
 
 def _free_port() -> int:
