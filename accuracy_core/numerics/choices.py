@@ -15,14 +15,16 @@ def choose(
     expected: Leaders,
     reference: Leaders,
     target: Leaders,
+    shift: torch.Tensor,
 ) -> dict[str, torch.Tensor]:
     """Columns of the row table about choices, (rows,) each.
 
     `t`, `f` (rows, vocab): target and reference logits, `padding` (rows, more columns) what the target has beyond the
-    vocabulary; `sampled` (rows,) the target's ids, None: its argmax, padding included. With `g = argmax f`, `g' =
-    argmax e` and `s` the target's choice: `divergence_gap = |t_s - t_g'|` and `divergence_size`, the larger of the two
-    magnitudes; `flip_gap = f_g - f_s` and `flip_size` likewise; gaps are 0 where the choices agree, infinite where the
-    reference masks s or the target is not finite.
+    vocabulary; `sampled` (rows,) the target's ids, None: its argmax, padding included; `shift` (rows,) of the target
+    against e. With `g = argmax f`, `g' = argmax e` and `s` the target's choice: `divergence_gap = |t_s - t_g'|` and
+    `divergence_size`, the larger of the two magnitudes without the shift (a constant must not widen a rounding step);
+    `flip_gap = f_g - f_s` and `flip_size` likewise. Gaps are 0 where the choices agree, infinite where the reference
+    masks s or the target is not finite.
     """
     vocab = t.shape[1]
     argmax = target.argmax
@@ -41,7 +43,7 @@ def choose(
         "target_id": s,
         "target_argmax": argmax,
         "divergence_gap": torch.where(s == expected.argmax, 0.0, gap),
-        "divergence_size": torch.maximum(t_s.abs(), t_g.abs()),
+        "divergence_size": torch.maximum((t_s - shift).abs(), (t_g - shift).abs()),
         "flip_gap": torch.where(s == reference.argmax, 0.0, f_g - f_s),
         "flip_size": torch.where(f_s.isfinite(), torch.maximum(f_g.abs(), f_s.abs()), f_g.abs()),
         "padding_id": torch.where(s >= vocab, s, torch.where(argmax >= vocab, argmax, none)),

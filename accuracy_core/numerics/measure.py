@@ -17,7 +17,7 @@ from accuracy_core.numerics.leaders import Leaders, leaders
 from accuracy_core.numerics.plan import Plan
 from accuracy_core.numerics.row_stats import RowStats
 from accuracy_core.numerics.scratch import Scratch
-from accuracy_core.numerics.shift import Difference, Shifted, between, centre, remove_shift
+from accuracy_core.numerics.shift import Centred, Difference, Shifted, between, centre, remove_shift
 from accuracy_core.numerics.topk_error import largest_k, topk_errors
 
 #: leaders of the baseline whose errors stand for the noise among likely tokens (leaders of the expected logits would be
@@ -56,56 +56,68 @@ class Measured:
     head: torch.Tensor
 
 
+@dataclass(frozen=True)
+class _Sides:
+    """Both sides against f, the target against e, and which columns count. `base` is None in two-way mode."""
+
+    about: Centred
+    target: Shifted
+    base: Shifted | None
+    against_expected: Difference
+    expected_shift: torch.Tensor
+    columns: Columns | None
+
+    @property
+    def valid(self) -> torch.Tensor | None:
+        return self.columns.valid if self.columns else None
+
+
 def measure(chunk: Chunk, plan: Plan, scratch: Scratch | None = None) -> Measured:
     """Metrics of every row of `chunk`. Raises ReferenceError_ for a reference that is no reference."""
     scratch = scratch or Scratch()
-    result = _measure(chunk, plan, None, scratch)
-    if result is None:  # something is not finite: once more, with masks
-        result = _measure(chunk, plan, compare_columns(chunk.f, chunk.e, chunk.t, chunk.where), scratch)
-        assert result is not None
-    return result
+    sides = _sides(chunk, plan, None, scratch)
+    largest = [_largest(x.error) for x in (sides.target, sides.base) if x] + [_largest(chunk.f)]
+    if not bool(torch.isfinite(torch.stack(largest)).all()):  # once more, with masks
+        sides = _sides(chunk, plan, compare_columns(chunk.f, chunk.e, chunk.t, chunk.where), scratch)
+        largest = [_largest(x.error) for x in (sides.target, sides.base) if x]
+        largest.append(_largest(chunk.f.masked_fill(chunk.f.isinf(), 0)))
+    return _measure(chunk, plan, sides, largest, scratch)
 
 
-def _measure(chunk: Chunk, plan: Plan, columns: Columns | None, scratch: Scratch) -> Measured | None:
-    """None when `columns` are None and something is not finite."""
+def _sides(chunk: Chunk, plan: Plan, columns: Columns | None, scratch: Scratch) -> _Sides:
     f, e, t, valid = chunk.f, chunk.e, chunk.t, None
     if columns is not None:
         valid = columns.valid
         f, e, t = (x.masked_fill(~valid, 0) for x in (f, e, t))
     about = centre(f, valid, scratch)
-    on_f = remove_shift(f, t, about, valid, scratch, "target")
-    base = remove_shift(f, e, about, valid, scratch, "base") if plan.three_way else None
-    on_e = between(base, on_f, about, scratch) if base else Difference(on_f.error, torch.zeros_like(on_f.shift))
-    nan = torch.full((len(f),), torch.nan, dtype=f.dtype, device=f.device)
-    ref_linf, linf, two_way_linf = _largest(f), _largest(on_f.error), _largest(on_e.values, on_e.shift)
-    base_linf = _largest(base.error) if base else nan
-    if columns is None and not bool(torch.isfinite(ref_linf + linf + (base_linf if base else 0)).all()):
-        return None
+    target = remove_shift(f, t, about, valid, scratch, "target")
+    if not plan.three_way:
+        on_e = Difference(target.error, torch.zeros_like(target.shift))
+        return _Sides(about, target, None, on_e, target.shift, columns)
+    base = remove_shift(f, e, about, valid, scratch, "base")
+    on_e = between(base, target, about, scratch)
+    return _Sides(about, target, base, on_e, target.shift - base.shift + on_e.shift, columns)
 
+
+def _measure(chunk: Chunk, plan: Plan, sides: _Sides, largest: list[torch.Tensor], scratch: Scratch) -> Measured:
+    columns, valid, about, base, on_f = sides.columns, sides.valid, sides.about, sides.base, sides.target
+    linf, base_linf, ref_linf = largest[0], largest[1] if base else torch.full_like(largest[0], torch.nan), largest[-1]
     expected = leaders(chunk.e, max(largest_k(plan.slices, plan.vocab), 5))
     reference = leaders(chunk.f, CONTENDERS) if base else expected
-    target = leaders(_orderable(chunk.t) if columns else t, 5)
+    target = leaders(_orderable(chunk.t) if columns else chunk.t, 5)
     winner = reference.argmax.unsqueeze(-1)
     winner_error = on_f.error.gather(-1, winner).squeeze(-1).abs()
-    l2 = on_f.square.sqrt().squeeze(-1)
-    broken = columns.bad.any(-1) if columns else torch.zeros_like(l2, dtype=torch.bool)
-    if columns is not None:  # what is not finite in the target is an infinite error
-        two_way_linf, linf, l2 = (x.masked_fill(broken, torch.inf) for x in (two_way_linf, linf, l2))
+    broken = columns.bad.any(-1) if columns else torch.zeros_like(linf, dtype=torch.bool)
+    on_e = sides.against_expected
+    if columns is not None:  # what is not finite in the target is an infinite error, what both mask is none
+        values = torch.where(columns.valid, on_e.values, on_e.shift).masked_fill_(columns.bad, torch.inf)
+        on_e = Difference(values, on_e.shift)
         winner_error.masked_fill_(columns.bad.gather(-1, winner).squeeze(-1), torch.inf)
-        on_e = Difference(on_e.values.masked_fill(columns.bad, torch.inf), on_e.shift)
-    topk = topk_errors(
-        on_e,
-        expected,
-        plan.slices,
-        error_max=two_way_linf,
-        expected_max=torch.maximum(expected.values[:, 0].abs(), e.amin(-1).abs()),
-        vocab=plan.vocab,
-    )
+    topk = topk_errors(on_e, expected, plan.slices, expected_max=_size(chunk.e, expected, columns), vocab=plan.vocab)
     kl = kl_divergence(chunk.f, reference.values[:, :1], on_f.error, scratch)
-    sign = torch.sign(f, out=scratch.like("first", f))
-    sign_mean = sign.sum(-1, keepdim=True) / about.count
+    sign = torch.sign(chunk.f if valid is None else chunk.f.masked_fill(~valid, 0), out=scratch.like("first", chunk.f))
     leaning = lean(sign, on_f, about.count, scratch)
-    histograms = _histograms(base, on_f, reference, valid, len(f))
+    histograms = _histograms(base, on_f, reference, valid, len(linf))
     stats = {
         "prompt": chunk.prompt,
         "batch": chunk.batch,
@@ -114,16 +126,16 @@ def _measure(chunk: Chunk, plan: Plan, columns: Columns | None, scratch: Scratch
         "topk": topk,
         "ref_linf": ref_linf,
         "ref_l2": (about.variance + about.mean.square()).mul(about.count).sqrt(),
-        "linf": linf,
-        "l2": l2,
+        "linf": linf.masked_fill(broken, torch.inf),
+        "l2": on_f.square.sqrt().squeeze(-1).masked_fill(broken, torch.inf),
         "base_linf": base_linf,
-        "base_l2": base.square.sqrt() if base else nan,
+        "base_l2": base.square.sqrt() if base else base_linf,
         "shift": on_f.shift,
         "slope": 1 + on_f.excess,
-        "base_slope": 1 + base.excess if base else nan,
-        "bias": leaning + on_f.shift * sign_mean,
+        "base_slope": 1 + base.excess if base else base_linf,
+        "bias": leaning + on_f.shift * sign.sum(-1, keepdim=True) / about.count,
         "lean": leaning,
-        "base_lean": lean(sign, base, about.count, scratch) if base else nan,
+        "base_lean": lean(sign, base, about.count, scratch) if base else base_linf,
         "bc": bhattacharyya(histograms[0], histograms[1], min_samples=plan.bc_min_samples),
         "kl": kl.masked_fill(broken, torch.inf),
         "top5_overlap": top_overlap(reference.ids[:, :5], target.ids),
@@ -133,14 +145,14 @@ def _measure(chunk: Chunk, plan: Plan, columns: Columns | None, scratch: Scratch
         "target_top2": _top2(target),
         "non_finite": columns.non_finite if columns else torch.zeros_like(chunk.prompt),
         "mask_differs": columns.mask_differs if columns else torch.zeros_like(chunk.prompt),
-        **choose(chunk.t, chunk.padding, chunk.f, chunk.sampled, expected, reference, target),
     }
-    return Measured(_table(stats), *histograms)
+    shift = sides.expected_shift.squeeze(-1)
+    picks = choose(chunk.t, chunk.padding, chunk.f, chunk.sampled, expected, reference, target, shift)
+    return Measured(_table(stats | picks), *histograms)
 
 
-_INTEGERS = frozenset(
-    ["prompt", "batch", "token", "reference_id", "expected_id", "target_id", "target_argmax", "non_finite", "mask_differs", "padding_id"]
-)
+_IDS = ("reference_id", "expected_id", "target_id", "target_argmax", "padding_id")
+_INTEGERS = frozenset({"prompt", "batch", "token", "non_finite", "mask_differs", *_IDS})
 _WIDE = frozenset(("topk", "expected_top2", "target_top2"))
 
 
@@ -153,12 +165,15 @@ def _table(stats: dict[str, torch.Tensor]) -> RowStats:
     return RowStats(**columns)
 
 
-def _largest(x: torch.Tensor, shift: torch.Tensor | None = None) -> torch.Tensor:
-    """`max |x - shift|` per row; two plain reductions are much faster than one over absolute values."""
-    high, low = x.amax(-1), x.amin(-1)
-    if shift is not None:
-        high, low = high - shift.squeeze(-1), low - shift.squeeze(-1)
-    return torch.maximum(high, -low)
+def _largest(x: torch.Tensor) -> torch.Tensor:
+    """`max |x|` per row; two plain reductions are much faster than one over absolute values."""
+    return torch.maximum(x.amax(-1), -x.amin(-1))
+
+
+def _size(e: torch.Tensor, expected: Leaders, columns: Columns | None) -> torch.Tensor:
+    """`max |e|` per row over what is not masked."""
+    lowest = e.amin(-1) if columns is None else e.masked_fill(e.isinf(), 0).amin(-1)
+    return torch.maximum(expected.values[:, 0].abs(), lowest.abs())
 
 
 def _orderable(t: torch.Tensor) -> torch.Tensor:

@@ -84,11 +84,11 @@ def lean_test(rows: RowStats, floor: torch.Tensor) -> ClusteredMean:
     """Does the target lean towards or away from zero more than the baseline does?
 
     Per row: signed bias of the target minus that of the baseline, the constant's part taken out (softmax ignores it),
-    in units of the base noise's RMS (floored by `floor` (rows,), an L2 norm). Mean with a standard error clustered by
-    prompt.
+    in units of the base noise's RMS (floored by `floor` (rows,), an L2 norm). Cut to [-1, 1],
+    so that no single row decides; mean with a standard error clustered by prompt.
     """
     rms = torch.maximum(rows.base_l2, floor) / rows.count.sqrt()
-    return clustered_mean((rows.lean - rows.base_lean) / rms, rows.prompt)
+    return clustered_mean(((rows.lean - rows.base_lean) / rms).clamp(-1, 1), rows.prompt)
 
 
 def bias_hits(test: ClusteredMean, tolerances: Tolerances) -> list[GuardHit]:
