@@ -53,8 +53,8 @@ def notes(task: TaskStatus | None, analysis: PromptAnalysisStatus | None) -> lis
             passed = [route.route for route in plugin.routes if route.passed]
             if plugin.verdict is Verdict.PASS and failed and passed:
                 found.append(
-                    f"{plugin.plugin}: informative deviations, {', '.join(failed)} not met, "
-                    f"passed through {', '.join(passed)}; no guard fired"
+                    f"{_words(plugin.plugin)}: informative deviations, {_words(*failed)} not met, "
+                    f"passed through {_words(*passed)}; no guard fired"
                 )
         found += [finding.evidence for finding in analysis.findings]
     if task is not None:
@@ -104,3 +104,7 @@ def pass_headline(task: TaskStatus | None, analysis: PromptAnalysisStatus) -> st
     if task is not None and task.passed:
         return f"score met, {numbers}"
     return numbers
+
+
+def _words(*names: str) -> str:
+    return ", ".join(name.replace("_", " ") for name in names)

@@ -214,7 +214,9 @@ def _finish(
 
 def target_options(spec: EngineSpec) -> str:
     """Options of `assay run` that select the same target (dtype apart), quoted for a shell."""
-    words = ["--model", spec.model]
+    from accuracy_core.models import EMBEDDED, embedded_model
+
+    words = ["--model", EMBEDDED if spec.model == str(embedded_model()) else spec.model]
     for option, value, default in (
         ("--engine", spec.engine, "vllm"),
         ("--platform", spec.platform.value, "cpu"),

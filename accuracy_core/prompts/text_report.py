@@ -58,7 +58,8 @@ def validation_log(result: PromptResult) -> str:
     lines += [_route(route) for route in result.routes]
     lines += [f"guard {_guard(hit)}" for hit in result.guards]
     lines += ["", "bad token  ref  exp  tgt   linf ratio   l2 ratio         BC         KL  errors per k"]
-    lines += [_row(row) for row in result.rows]
+    passed = result.verdict is Verdict.PASS
+    lines += [_row(row, bad=row.bad if passed else row_is_bad(row)) for row in result.rows]
     return "\n".join(lines) + "\n"
 
 
@@ -76,8 +77,8 @@ def _guard(hit: GuardHit) -> str:
     return f"{hit.guard} ({where}): {hit.value:.6g}, limit {hit.limit:.6g} {hit.detail}".rstrip()
 
 
-def _row(row: RowMetrics) -> str:
-    mark = "*" if row_is_bad(row) else " "
+def _row(row: RowMetrics, *, bad: bool) -> str:
+    mark = "*" if bad else " "
     ks = " ".join(f"{key}:{value:.4g}" for key, value in row.topk_error.items())
     numbers = " ".join(
         f"{value:>10.4g}" if not math.isnan(value) else f"{'-':>10}"

@@ -146,6 +146,9 @@ def _bad_tokens(tree: TriageTree, failing: Sequence[PromptResult], location: Loc
         return 0 < token0 >= need, first_later if later and len(later) >= need else math.nan
     if location.phase is Phase.PREFILL:
         return True, math.nan
+    found = [r.first_bad_token for r in failing if r.phase is Phase.DECODE and r.first_bad_token]
+    if found:  # what the comparison found proves more than a single row above a bound
+        first_later = float(median_low(found))
     if math.isnan(first_later):  # guards on groups of rows only: no single row stands out
         first_later = float(location.first_bad_token or 1)
     return location.phase is Phase.BOTH, first_later

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from accuracy_core.outcome import Verdict
 from accuracy_core.prompts.triage import row_is_bad
 from accuracy_core.schemas import PromptResult, RowMetrics, Tolerances
 
@@ -17,7 +18,10 @@ def logit_columns(result: PromptResult, tolerances: Tolerances | None) -> dict[s
     return {
         "tokens": result.tokens,
         "limits": limits(result, tolerances),
-        "batches": [_batch(batch, [row for row in result.rows if row.batch == batch]) for batch in batches],
+        "batches": [
+            _batch(batch, [row for row in result.rows if row.batch == batch], passed=result.verdict is Verdict.PASS)
+            for batch in batches
+        ],
     }
 
 
@@ -37,7 +41,7 @@ def limits(result: PromptResult, tolerances: Tolerances | None) -> dict[str, Any
     return {"rtol": {}, **{name: value for name, value in found.items() if value is not None}}
 
 
-def _batch(batch: int, rows: list[RowMetrics]) -> dict[str, Any]:
+def _batch(batch: int, rows: list[RowMetrics], *, passed: bool) -> dict[str, Any]:
     keys = list(rows[0].topk_error) if rows else []
     return {
         "batch": batch,
@@ -58,7 +62,7 @@ def _batch(batch: int, rows: list[RowMetrics]) -> dict[str, Any]:
         "expected_id": [row.expected_id for row in rows],
         "target_id": [row.target_id for row in rows],
         "diverged": [index for index, row in enumerate(rows) if row.diverged],
-        "bad": [index for index, row in enumerate(rows) if row_is_bad(row)],
+        "bad": [index for index, row in enumerate(rows) if (row.bad if passed else row_is_bad(row))],
     }
 
 

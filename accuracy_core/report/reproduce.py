@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from typing import Any
 
@@ -16,6 +17,14 @@ def reproduce_commands(found: RunEvidence) -> list[tuple[str, str]]:
         commands.append(("Repeat the whole run", _run(parameters)))
         commands.append(
             ("Repeat the prompt analysis alone", _run(parameters, ["--stage", "prompt_analysis", "--stage", "report"]))
+        )
+        config = shlex.quote(str(found.run_dir.run_config))
+        extract = "import json, sys; json.dump(json.load(sys.stdin)['parameters'], sys.stdout)"
+        commands.append(
+            (
+                "Repeat it with every parameter, those without an option too",
+                f'python -c "{extract}" < {config} > parameters.json && assay run --config parameters.json',
+            )
         )
     commands.append(("Build this report again", f"assay report {shlex.quote(str(found.run_dir.root))}"))
     return commands
@@ -48,8 +57,11 @@ def _run(parameters: dict[str, Any], more: list[str] | None = None) -> str:
     if evaluation.get("chat"):
         words.append("--chat")
     for key, bound in (parameters.get("thresholds") or {}).items():
-        if isinstance(bound, int | float):
-            words += ["--threshold", f"{key}={bound}"]
+        words += ["--threshold", f"{key}={json.dumps(bound)}"]
+    for name, value in (engine.get("engine_args") or {}).items():
+        words += ["--engine-arg", f"{name}={json.dumps(value)}"]
+    for text in prompts.get("prompts") or []:
+        words += ["--prompt", str(text)]
     fault = engine.get("fault")
     if isinstance(fault, dict) and fault.get("name"):
         words += ["--fault", str(fault["name"])]

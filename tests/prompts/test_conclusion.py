@@ -72,7 +72,7 @@ def test_informative_deviations_stay_green_and_are_noted():
     routes = [route("two_way", False), route("sigma_ratio", True), route("agg_bc", None)]
     done = conclude(task(), analysis(routes=routes))
     check(done, Outcome.NUMERICS, PASS, Banner.GREEN, "Completed", 0)
-    assert "informative deviations, two_way not met, passed through sigma_ratio" in done.notes[0]
+    assert "informative deviations, two way not met, passed through sigma ratio" in done.notes[0]
 
 
 def test_a_guard_fired_is_suspect():

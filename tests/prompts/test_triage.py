@@ -114,6 +114,13 @@ def test_location_without_a_single_bad_row_still_lights_a_leaf():
     assert ids[:3] == ["fails", "later", "decode_late"]
 
 
+def test_the_first_bad_token_of_the_comparison_decides_between_early_and_late():
+    # a noisy but clean row 1 (1.9x) must not turn a fault that starts at token 6 into a write fault
+    noisy = result([row(0), row(1, l2=1.9), *rows({6, 7})[2:]], phase=Phase.DECODE)
+    noisy = noisy.model_copy(update={"first_bad_token": 6})
+    assert branch(noisy, location=Location(Phase.DECODE, 6))[0][:3] == ["fails", "later", "decode_late"]
+
+
 def test_passing_prompts_do_not_dilute_the_failing_one():
     good = [result([row(t) for t in range(8)], PASS, index=i) for i in range(1, 9)]
     assert branch(result(rows({0})), *good)[1].phase is Phase.PREFILL

@@ -188,6 +188,22 @@ def test_print_shows_every_tab(opened, tmp_path):
     assert page.pdf()[:5] == b"%PDF-"
 
 
+def test_charts_are_printed_at_the_width_of_the_paper_and_restored(opened):
+    one = opened(Recipe(n_prompts=2))
+    page = one.go("#prompt-1")
+    page.wait_for_selector("#prompt-1 .js-plotly-plot")
+    width = "document.querySelector('#prompt-1 [data-chart=kl] .main-svg').getBoundingClientRect().width"
+    screen = page.evaluate(width)
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.wait_for_function("() => document.querySelectorAll('#prompt-0 .js-plotly-plot').length === 7")
+    page.wait_for_timeout(300)
+    assert page.evaluate(width) < 360 < screen
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    page.wait_for_timeout(300)
+    assert page.evaluate(width) == screen
+    assert one.quiet()
+
+
 def test_it_can_be_read_without_scripts(browser, tmp_path):
     build(tmp_path, FAILING)
     context = browser.new_context(java_script_enabled=False)

@@ -107,10 +107,19 @@
       if (tab) tab.focus({ preventScroll: true });
     }
   });
+  addEventListener("load", () => requestAnimationFrame(() => window.scrollTo(0, 0)));
   addEventListener("hashchange", route);
   addEventListener("popstate", route);
+  // Charts have the size that they were drawn at, so they are drawn at the width of the paper.
+  const PRINTED = 20;
   addEventListener("beforeprint", () => {
-    for (const panel of prompts) window.assayCharts.draw(panel);
+    root.classList.replace("js", "printing");
+    for (const panel of prompts.slice(0, PRINTED + 1)) window.assayCharts.draw(panel);
+    window.assayCharts.resize();
+  });
+  addEventListener("afterprint", () => {
+    root.classList.replace("printing", "js");
+    window.assayCharts.resize();
   });
   addEventListener("DOMContentLoaded", route);
 })();

@@ -37,6 +37,9 @@ window.assayCharts = (function () {
     }, more || {});
   }
 
+  // The expected line lies under the actual one and usually coincides with it: it is drawn wide and pale.
+  const WIDE = (c) => ({ line: { color: c.expected, width: 5 }, mode: "lines", opacity: 0.55 });
+
   const STEPS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000];
 
   const each = (data, make) => data.batches.flatMap((batch) => make(batch));
@@ -64,7 +67,7 @@ window.assayCharts = (function () {
     }),
     gap: (d, c) => ({
       traces: each(d, (b) => [
-        line(d, b, b.gap_expected, "expected", c.expected), line(d, b, b.gap_target, "actual", c.target),
+        line(d, b, b.gap_expected, "expected", c.expected, WIDE(c)), line(d, b, b.gap_target, "actual", c.target),
         line(d, b, b.ulp, "ULP", c.none, { mode: "lines", line: { color: c.none, width: 1.5, dash: "dot" } }),
       ]),
       levels: [], y: { type: "log", dtick: 1 }, divergences: true,
@@ -75,7 +78,7 @@ window.assayCharts = (function () {
     }),
     ids: (d, c) => ({
       traces: each(d, (b) => [
-        line(d, b, b.expected_id, "expected", c.expected, { line: { color: c.expected, width: 4 }, hovertemplate: "%{text}<br>expected id %{y}<extra></extra>" }),
+        line(d, b, b.expected_id, "expected", c.expected, { ...WIDE(c), hovertemplate: "%{text}<br>expected id %{y}<extra></extra>" }),
         line(d, b, b.target_id, "actual", c.target, { line: { color: c.target, width: 1.8 }, hovertemplate: "%{text}<br>actual id %{y}<extra></extra>" }),
       ]),
       levels: [], y: { tickformat: "d", rangemode: "tozero" }, divergences: true,
@@ -85,7 +88,7 @@ window.assayCharts = (function () {
     }),
     top2: (d, c) => ({
       traces: each(d, (b) => [
-        line(d, b, b.expected_top1, "expected top 1", c.expected), line(d, b, b.expected_top2, "expected top 2", c.expected, { line: { color: c.expected, width: 1.4, dash: "dash" } }),
+        line(d, b, b.expected_top1, "expected top 1", c.expected, WIDE(c)), line(d, b, b.expected_top2, "expected top 2", c.expected, { line: { color: c.expected, width: 4, dash: "dash" }, opacity: 0.55 }),
         line(d, b, b.target_top1, "actual top 1", c.target), line(d, b, b.target_top2, "actual top 2", c.target, { line: { color: c.target, width: 1.4, dash: "dash" } }),
       ]),
       levels: [], y: {}, divergences: true,
@@ -122,6 +125,7 @@ window.assayCharts = (function () {
     if (!measured(spec.traces)) {
       element.textContent = spec.empty || "not measured";
       element.className = "chart-empty muted";
+      element.parentElement.classList.add("unmeasured");
       return;
     }
     plotly().react(element, spec.traces, layout(data, spec, c), { displaylogo: false, responsive: true, displayModeBar: "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] });
@@ -204,5 +208,9 @@ window.assayCharts = (function () {
     if (box && event.target.open && !box.firstChild) box.append(rowsTable(dataOf(box.dataset.rows)));
   }, true);
 
-  return { draw, restyle };
+  function resize() {
+    for (const plot of document.querySelectorAll(".js-plotly-plot")) if (plot.offsetParent) window.Plotly.Plots.resize(plot);
+  }
+
+  return { draw, restyle, resize };
 })();
