@@ -91,6 +91,7 @@ class Creator:
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
+        wait_until(lambda: not self.tree(), 15)  # on its own: a killed resource tracker leaves its semaphores behind
         processes.end(self.tree())
 
 

@@ -73,11 +73,11 @@ def test_faulty_server_goes_when_its_creator_is_killed_with_a_request_in_flight(
     replayed: Callable[..., Replayed],
 ) -> None:
     """The served model has the fault: its log-probabilities are the faulty offline rows', not the clean ones'."""
-    running = creator("server", spec.model_copy(update={"fault": FaultSpec(name="mlp-scale")}))
     request = traces[0]
+    clean, faulty = (replayed(fault=fault).rows[request.request_id][0].log_softmax(-1) for fault in (None, "mlp-scale"))
+    running = creator("server", spec.model_copy(update={"fault": FaultSpec(name="mlp-scale")}))
     top = complete(running.said["base_url"], request, 1)["logprobs"]["top_logprobs"][0]
     served = {int(name.split(":")[1]): value for name, value in top.items()}
-    clean, faulty = (replayed(fault=fault).rows[request.request_id][0].log_softmax(-1) for fault in (None, "mlp-scale"))
     for token, value in served.items():
         assert value == pytest.approx(faulty[token].item(), abs=1e-4)
     assert any(abs(value - clean[token].item()) > 1e-3 for token, value in served.items())
