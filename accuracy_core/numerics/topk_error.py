@@ -21,10 +21,10 @@ def topk_errors(
 ) -> torch.Tensor:
     """`err_k = max over S_k (|t - e| - atol) / max over S_k |e|` for each slice: (rows, slices).
 
-    `S_k` are the k largest expected logits, all of them when k reaches the vocabulary. `difference` is `t - e`, infinite in
-    columns that only the target has not; `expected` the leaders of e, at least as many as the largest k below the
-    vocabulary; `expected_max` (rows,) is `max |e|`.
-    Where `max |e|` is 0 the error is 0 if it is within atol, else infinite.
+    `S_k` are the k largest expected logits, all of them when k reaches the vocabulary. `difference` is `t - e`,
+    infinite in columns that only the target has not; `expected` the leaders of e, at least as many as the largest k
+    below the vocabulary; `expected_max` (rows,) is `max |e|`. Where `max |e|` is 0 the error is 0 if it is within
+    atol, else infinite.
     """
     head = (difference.values.gather(-1, expected.ids) - difference.shift).abs_()
     high, low = difference.values.amax(-1), difference.values.amin(-1)
