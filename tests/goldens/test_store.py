@@ -314,7 +314,7 @@ def _compute_slowly(cache: Path, log: Path, barrier: Any) -> None:
 def test_two_processes_compute_once(cache: Path, tmp_path: Path) -> None:
     context, log = multiprocessing.get_context("fork"), tmp_path / "log"
     barrier = context.Barrier(2)
-    processes = [context.Process(target=_compute_slowly, args=(cache, log, barrier)) for _ in range(2)]
+    processes = [context.Process(target=_compute_slowly, args=(cache, log, barrier), daemon=True) for _ in range(2)]
     for process in processes:
         process.start()
     for process in processes:
