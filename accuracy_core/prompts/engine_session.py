@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accuracy_core.engines.protocol import TargetEngine
@@ -20,16 +21,23 @@ EngineFactory = Callable[[EngineSpec], TargetEngine]
 
 @contextlib.contextmanager
 def shared_engine(
-    spec: EngineSpec, engine: TargetEngine | None, factory: EngineFactory | None, lease: Any
+    spec: EngineSpec,
+    engine: TargetEngine | None,
+    factory: EngineFactory | None,
+    lease: Any,
+    log_path: Path | None = None,
 ) -> Iterator[TargetEngine]:
-    """The caller's `engine` (left open), else a new one that is closed on the way out."""
+    """The caller's `engine` (left open), else a new one that is closed on the way out.
+
+    A new one is made by `factory`, or by the engine registry, which then logs to `log_path`.
+    """
     if engine is not None:
         yield engine
         return
     if factory is None:
         from accuracy_core.engines.registry import open_engine
 
-        made = open_engine(spec, lease=lease)
+        made = open_engine(spec, lease=lease, log_path=log_path)
     else:
         made = factory(spec)
     with made as opened:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from accuracy_core.engines.protocol import TargetEngine
@@ -48,8 +49,10 @@ def run_shared(
     ready = [plugin for plugin in plugins if _attempt(plugin, work, partial(plugin.pre_llm, ctx))]
     if not ready:
         return
+    log = ctx.output_dir.engine_log
+    log_path = log if isinstance(log, Path) else None  # an engine writes its log to a local disk only
     try:
-        with shared_engine(spec, engine, factory, lease) as opened:
+        with shared_engine(spec, engine, factory, lease, log_path) as opened:
             work.engine.update(_describe(opened))
             shared = replace(ctx, engine=opened, generate_fn=make_generate_fn(opened, ctx.output_length))
             for plugin in ready:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 import subprocess
@@ -30,7 +31,7 @@ def test_every_option_is_there(tmp_path):
 
     words = shlex.split(commands(tmp_path, change)[0])
     assert words[:2] == ["assay", "run"]
-    pairs = list(zip(words, words[1:], strict=False))
+    pairs = list(itertools.pairwise(words))
     for pair in (
         ("--model", "embedded"), ("--tp", "8"), ("--dtype", "float16"), ("--limit", "20"), ("--fault", "kv-slot"),
         ("--threshold", "acc,none=0.5"), ("--threshold", 't/acc,none={"mean": 0.9, "std": 0.01, "n_sigma": 2}'),
