@@ -30,9 +30,9 @@ def write_analysis(
     with_reference: bool,
 ) -> ResultsSummary:
     """Write report, status, summary and deviated prompts; returns the summary."""
-    prompts = list(DeviatedPrompts(deviations.deviating[:MAX_PROMPTS_ON_DISK], builder))
-    errors = list(DeviatedPrompts(deviations.model_errors[:MAX_PROMPTS_ON_DISK], builder))
-    summary = _summary(verdicts, deviations)
+    prompts = DeviatedPrompts(deviations.deviating, builder)
+    errors = DeviatedPrompts(deviations.model_errors, builder)
+    summary = _summary(verdicts, prompts)
     folder = directory.task_analysis
     directory.write(folder / "task_status.json", status)
     directory.write(folder / "results_summary.json", summary)
@@ -40,8 +40,8 @@ def write_analysis(
         directory.deviated_prompts,
         DeviatedPromptsFile(
             mode="with_reference" if with_reference else "target_only",
-            prompts=prompts,
-            model_errors=errors,
+            prompts=prompts[:MAX_PROMPTS_ON_DISK],
+            model_errors=errors[:MAX_PROMPTS_ON_DISK],
             note=_note(status, deviations),
         ),
     )
@@ -53,38 +53,42 @@ def _note(status: TaskStatus, deviations: Deviations) -> str:
     total = len(deviations.deviating)
     if not status.n_records:
         return "no samples: no prompt can be extracted"
-    if total == 0 and deviations.model_errors:
+    if total == 0 and len(deviations.model_errors):
         return "no sample is worse than the reference; those wrong in both are listed as model errors"
     if total == 0:
         return "no sample deviates"
     return f"the first {MAX_PROMPTS_ON_DISK} of {total}" if total > MAX_PROMPTS_ON_DISK else ""
 
 
-def _summary(verdicts: dict[str, TaskVerdicts], deviations: Deviations) -> ResultsSummary:
-    deviating_docs = {(item.task, item.doc_id) for item in deviations.deviating}
+def _summary(verdicts: dict[str, TaskVerdicts], prompts: DeviatedPrompts) -> ResultsSummary:
+    outlines = prompts.outlines
     all_docs = sum(verdict.table.frame["doc_id"].nunique() for verdict in verdicts.values())
     deviating = [
-        _sample(verdicts[item.task], row) for item in deviations.deviating[:MAX_DEVIATING_SHOWN] for row in item.rows
+        _sample(verdicts[outlines.tasks[int(outlines.task[item])]], row)
+        for item in prompts.order[:MAX_DEVIATING_SHOWN]
+        for row in outlines.rows(int(item))
     ]
     matching = []
     share = max(1, MAX_MATCHING_SHOWN // max(1, len(verdicts)))
-    for task, verdict in verdicts.items():
-        matching += [_sample(verdict, row) for row in _matching_rows(task, verdict, deviating_docs, share)]
+    for code, verdict in enumerate(verdicts.values()):
+        own = set(outlines.doc_id[outlines.task == code].tolist())
+        matching += [_sample(verdict, row) for row in _matching_rows(verdict, own, share)]
     return ResultsSummary(
         deviating=deviating,
         matching=matching,
-        n_deviating=len(deviating_docs),
-        n_matching=all_docs - len(deviating_docs),
+        n_deviating=len(outlines),
+        n_matching=all_docs - len(outlines),
     )
 
 
-def _matching_rows(task: str, verdict: TaskVerdicts, deviating: set[tuple[str, int]], count: int) -> Iterator[int]:
+def _matching_rows(verdict: TaskVerdicts, deviating: set[int], count: int) -> Iterator[int]:
+    """First rows of documents that do not deviate: right ones, then those not judged, then model errors."""
     docs = verdict.table.frame["doc_id"].to_numpy()
     seen: set[int] = set()
-    order = np.concatenate([np.flatnonzero(verdict.right == value) for value in (1, -1, 0)])
+    order = np.concatenate([np.flatnonzero(verdict.own == value) for value in (1, -1, 0)])
     for row in order:
         doc = int(docs[row])
-        if doc not in seen and (task, doc) not in deviating:
+        if doc not in seen and doc not in deviating:
             seen.add(doc)
             yield int(row)
             if len(seen) == count:
@@ -97,7 +101,7 @@ def _sample(verdict: TaskVerdicts, row: int) -> SampleRecord:
     request = sent_request(record.get("arguments"))
     response, _ = response_of(record, request)
     filtered = record.get("filtered_resps")
-    right = int(verdict.right[row])
+    right = int(verdict.own[row])
     return SampleRecord(
         task=table.task,
         doc_id=int(table.frame["doc_id"].iloc[row]),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from accuracy_core.evals.readers.document_hashes import document_hashes
 from accuracy_core.evals.readers.normal_form import EvalResults
 from accuracy_core.evals.readers.sample_table import SampleTable
 from accuracy_core.evals.statistics.detectable_drop import detectable_drop_paired
@@ -85,7 +86,8 @@ def _join(task: str, table: SampleTable, other: SampleTable, warnings: list[str]
 
 
 def _keyed(table: SampleTable) -> pd.DataFrame:
-    frame = table.frame[["doc_id", "filter", "doc_hash"]].copy()
+    frame = table.frame[["doc_id", "filter"]].copy()
+    frame["doc_hash"] = document_hashes(table)
     frame["filter"] = frame["filter"].astype(str)
     frame["again"] = frame.groupby(["doc_id", "filter"]).cumcount()
     frame["row"] = np.arange(len(frame))

@@ -50,22 +50,13 @@ class PromptBuilder:
             truncated=exact.get("finish_reason") == "length"
             if exact.get("finish_reason")
             else bool(table.frame["truncated"].iloc[rows[0]]),
-            verdicts=self._verdicts(verdict, doc_id, rows),
+            verdicts=_verdicts(verdict, doc_id),
+            deviated_filters=list(dict.fromkeys(str(table.frame["filter"].iloc[row]) for row in rows)),
             badness=badness,
             reference_response=reference[0],
             reference_metrics=reference[1],
             **exact,
         )
-
-    def _verdicts(self, verdict: TaskVerdicts, doc_id: int, rows: Sequence[int]) -> dict[str, bool | None]:
-        """Verdict of every filter; where a document was logged twice, wrong once is wrong."""
-        frame = verdict.table.frame
-        found: dict[str, bool | None] = {}
-        for row in frame.index[frame["doc_id"] == doc_id]:
-            name, right = str(frame["filter"].iloc[row]), int(verdict.right[row])
-            own = None if right < 0 else bool(right)
-            found[name] = own if found.get(name, own) in (None, own) else False
-        return found
 
     def _reference(self, task: str, row: int) -> tuple[list[str] | None, dict[str, float] | None]:
         joined = self.comparison.tasks.get(task) if self.comparison else None
@@ -74,6 +65,17 @@ class PromptBuilder:
         record = joined.reference.record(int(joined.reference_row[row]))
         response, _ = response_of(record, sent_request(record.get("arguments")))
         return response, sample_metrics(record)
+
+
+def _verdicts(verdict: TaskVerdicts, doc_id: int) -> dict[str, bool | None]:
+    """Verdict of every filter; where a document was logged twice, wrong once is wrong."""
+    frame = verdict.table.frame
+    found: dict[str, bool | None] = {}
+    for row in frame.index[frame["doc_id"] == doc_id]:
+        name, right = str(frame["filter"].iloc[row]), int(verdict.own[row])
+        own = None if right < 0 else bool(right)
+        found[name] = own if found.get(name, own) in (None, own) else False
+    return found
 
 
 def response_of(record: Mapping[str, Any], request: SentRequest) -> tuple[list[str], int | None]:

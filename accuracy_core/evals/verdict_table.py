@@ -26,12 +26,17 @@ class JudgedMetric:
 
 @dataclass
 class TaskVerdicts:
-    """Per row of a sample table: `right` (1, 0, or -1 for not judged) and `badness` (0 for right)."""
+    """Per row of a sample table: `right` by the deciding metrics (1, 0, or -1 for not judged), `badness` (0 for right).
+
+    `own` says the same by every metric that is judged anywhere in the task under any filter: for display, a filter
+    without a threshold has a verdict too.
+    """
 
     table: SampleTable
     metrics: list[JudgedMetric]
     right: np.ndarray
     badness: np.ndarray
+    own: np.ndarray
 
 
 def judged_metrics(results: EvalResults, rows: Sequence[ScoreRow]) -> list[JudgedMetric]:
@@ -50,23 +55,30 @@ def judged_metrics(results: EvalResults, rows: Sequence[ScoreRow]) -> list[Judge
 
 def verdicts(results: EvalResults, metrics: Sequence[JudgedMetric]) -> dict[str, TaskVerdicts]:
     """Verdicts per task; a sample is right when every deciding metric under its filter says so."""
+    everything = judged_metrics(results, [])
     by_task: dict[str, TaskVerdicts] = {}
     for task, table in results.samples.items():
         n = len(table.frame)
-        own = [item for item in metrics if item.task == task and item.metric in table.metrics]
-        verdict = TaskVerdicts(table, own, np.full(n, -1, np.int8), np.zeros(n))
-        for item in own:
-            _apply(verdict, item)
+        deciding = [item for item in metrics if item.task == task and item.metric in table.metrics]
+        names = {item.metric for item in deciding} or set(table.metrics)
+        shown = [item for item in everything if item.task == task and item.metric in names & set(table.metrics)]
+        verdict = TaskVerdicts(table, deciding, np.full(n, -1, np.int8), np.zeros(n), np.full(n, -1, np.int8))
+        for item in deciding:
+            rows, right, bad = _judge(table, item)
+            verdict.right[rows] = np.where(verdict.right[rows] == 0, 0, right)
+            verdict.badness[rows] = np.maximum(verdict.badness[rows], bad)
+        for item in shown:
+            rows, right, _ = _judge(table, item)
+            verdict.own[rows] = np.where(verdict.own[rows] == 0, 0, right)
         by_task[task] = verdict
     return by_task
 
 
-def _apply(verdict: TaskVerdicts, item: JudgedMetric) -> None:
-    _, everywhere, judged_anywhere = verdict.table.values(item.metric)
+def _judge(table: SampleTable, item: JudgedMetric) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(rows, right as 0 or 1, badness) of the rows that the metric judges."""
+    _, everywhere, judged_anywhere = table.values(item.metric)
     best = right_value(everywhere[judged_anywhere], item.score, item.higher_is_better)
-    rows, values, judged = verdict.table.values(item.metric, item.filter)
+    rows, values, judged = table.values(item.metric, item.filter)
     rows, values = rows[judged], values[judged]
     right = is_right(values, best, item.higher_is_better).astype(np.int8)
-    before = verdict.right[rows]
-    verdict.right[rows] = np.where(before == 0, 0, right)
-    verdict.badness[rows] = np.maximum(verdict.badness[rows], badness(values, best, item.higher_is_better))
+    return rows, right, badness(values, best, item.higher_is_better)

@@ -33,6 +33,9 @@ class DeviatedPrompt(Part):
     verdicts: dict[str, bool | None] = Field(
         default_factory=dict, description="filter -> whether the sample is right under it; None: not judged"
     )
+    deviated_filters: list[str] = Field(
+        default_factory=list, description="filters under which a deciding metric says that it deviates"
+    )
     badness: float = Field(0.0, description="how far from right, or from the reference; orders samples worst first")
     reference_response: list[str] | None = None
     reference_metrics: dict[str, float] | None = None

@@ -68,6 +68,21 @@ def _from_text(value: str) -> tuple[float, str]:
         return math.nan, f"the text {value[:20]!r}"
 
 
+class _Codes(dict[Any, int]):
+    """Name of a filter -> its index in `names`, given at the first look-up; None -> -1."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__({None: -1})
+        self._names = names
+
+    def __missing__(self, name: Any) -> int:
+        text = str(name)
+        if text not in self._names:
+            self._names.append(text)
+        self[name] = self._names.index(text)
+        return self[name]
+
+
 class Columns:
     """Grows by one record at a time."""
 
@@ -79,24 +94,13 @@ class Columns:
         self.file = array("i")
         self.empty = array("b")
         self.truncated = array("b")
-        self.doc_hash = array("Q")  # the first 64 bits are enough to tell documents apart
         self.metrics: dict[str, MetricColumn] = {}
         self.filters: list[str] = []
         self.unknown_fields: set[str] = set()
-        self._codes: dict[str, int] = {}
+        self.codes = _Codes(self.filters)
 
     def __len__(self) -> int:
         return len(self.doc_id)
-
-    def code(self, name: Any) -> int:
-        """Index of a filter's name."""
-        if name is None:
-            return -1
-        text = name if isinstance(name, str) else str(name)
-        if text not in self._codes:
-            self._codes[text] = len(self.filters)
-            self.filters.append(text)
-        return self._codes[text]
 
     def column(self, metric: str) -> MetricColumn:
         """The column of `metric`; one that appears late is missing in the records before."""
@@ -119,20 +123,15 @@ class Columns:
                 column.add(record[name])
             else:
                 column.add_missing()
-        self.add_place(record.get("doc_id"), record.get("filter"), place, flags, record.get("doc_hash"))
-
-    def add_place(
-        self, doc_id: Any, filter_name: Any, place: tuple[int, int, int], flags: tuple[bool, bool], doc_hash: Any
-    ) -> None:
-        """Everything but the metrics, which must have been added before."""
+        doc_id = record.get("doc_id")
         self.doc_id.append(doc_id if type(doc_id) is int else _doc_id(doc_id, len(self)))
-        self.filter_code.append(self.code(filter_name))
+        named = record.get("filter")
+        self.filter_code.append(self.codes[named if named is None or isinstance(named, str) else str(named)])
         self.file.append(place[0])
         self.offset.append(place[1])
         self.length.append(place[2])
         self.empty.append(flags[0])
         self.truncated.append(flags[1])
-        self.doc_hash.append(_hash64(doc_hash))
 
 
 def _doc_id(value: Any, position: int) -> int:
@@ -140,10 +139,3 @@ def _doc_id(value: Any, position: int) -> int:
         return int(value)
     except (TypeError, ValueError):
         return position
-
-
-def _hash64(value: Any) -> int:
-    try:
-        return int(value[:16], 16)
-    except (TypeError, ValueError):
-        return 0

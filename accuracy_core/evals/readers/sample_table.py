@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from accuracy_core.evals.readers.columns import Columns
-from accuracy_core.evals.readers.fast_decode import LineDecoder, record_flags
-from accuracy_core.evals.readers.record_ranges import records
+from accuracy_core.evals.readers.fast_decode import RecordDecoder, record_flags
+from accuracy_core.evals.readers.record_ranges import Record, batches
+from accuracy_core.evals.readers.text_files import is_utf8, write_utf8_copy
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +31,10 @@ class RecordSource(Protocol):
 
 @dataclass(frozen=True)
 class FileSource:
+    """`scratch` holds UTF-8 copies of files in other encodings as long as the source lives."""
+
     paths: list[Path]
+    scratch: tempfile.TemporaryDirectory[str] | None = None
 
     def load(self, file: int, offset: int, length: int) -> dict[str, Any]:
         with self.paths[file].open("rb") as stream:
@@ -48,11 +53,11 @@ class MemorySource:
 
 @dataclass
 class SampleTable:
-    """`frame` has one row per record: doc_id (int64), filter (categorical), empty, truncated (bool), doc_hash
-    (uint64, 0 when unknown), and per metric its `value:<metric>` (float64) and `judged:<metric>` (bool: it says how
-    right the sample is).
+    """`frame` has one row per record, `odd` says per metric what its values are where they cannot be judged.
 
-    `odd` says per metric what its values are where they cannot be judged.
+    Columns of `frame`: doc_id (int64), filter (categorical), empty, truncated (bool), file, offset, length (where the
+    record is), and per metric `value:<metric>` (float64) and `judged:<metric>` (bool: it says how right the sample
+    is).
     """
 
     task: str
@@ -88,16 +93,27 @@ def read_sample_files(task: str, paths: list[Path], filter_order: list[str]) -> 
     """
     columns = Columns()
     warnings: list[str] = []
+    source = _utf8_source(paths)
+    for index, (path, readable) in enumerate(zip(paths, source.paths, strict=True)):
+
+        def name_it(record: Record, error: Exception, path: Path = path) -> None:
+            what = "UTF-8" if isinstance(error, UnicodeDecodeError) else "JSON"
+            warnings.append(f"line {record.line} of {path.stem} is not {what}")
+
+        RecordDecoder(columns, index, name_it).add_all(batches(readable))
+    return _table(task, columns, source, filter_order, warnings)
+
+
+def _utf8_source(paths: list[Path]) -> FileSource:
+    if all(is_utf8(path) for path in paths):
+        return FileSource(paths)
+    scratch = tempfile.TemporaryDirectory(prefix="assay-samples-")
+    readable = []
     for index, path in enumerate(paths):
-        decoder = LineDecoder(columns, index)
-        for record in records(path):
-            try:
-                decoder.add(record.data, record.offset)
-            except UnicodeDecodeError:
-                warnings.append(f"line {record.line} of {path.stem} is not UTF-8")
-            except (ValueError, RecursionError):
-                warnings.append(f"line {record.line} of {path.stem} is not JSON")
-    return _table(task, columns, FileSource(paths), filter_order, warnings)
+        copy = Path(scratch.name) / f"{index}.jsonl"
+        write_utf8_copy(path, copy)
+        readable.append(copy)
+    return FileSource(readable, scratch)
 
 
 def read_sample_dicts(task: str, items: Iterable[Any], filter_order: list[str]) -> SampleTable:
@@ -130,7 +146,6 @@ def _table(
         "filter": pd.Categorical.from_codes(codes, categories=pd.Index(columns.filters, dtype=object)),
         "empty": np.array(columns.empty, bool),
         "truncated": np.array(columns.truncated, bool),
-        "doc_hash": np.array(columns.doc_hash, np.uint64),
         "file": np.array(columns.file, np.int32),
         "offset": np.array(columns.offset, np.int64),
         "length": np.array(columns.length, np.int64),
@@ -147,7 +162,7 @@ def _table(
 
 def _blocks(columns: Columns, codes: np.ndarray, order: list[str]) -> np.ndarray:
     """Records without a filter come in blocks, one filter each, every block running through the documents."""
-    names = [columns.code(name) for name in order]
+    names = [columns.codes[name] for name in order]
     block = 0
     seen: set[int] = set()
     for row in np.flatnonzero(codes < 0):

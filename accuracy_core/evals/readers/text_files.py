@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from pathlib import Path
 
+_PIECE = 1 << 20
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -19,6 +20,21 @@ def encoding_of(path: Path) -> str:
     with path.open("rb") as stream:
         head = stream.read(4)
     return next((name for mark, name in _MARKS if head.startswith(mark)), "utf-8")
+
+
+def is_utf8(path: Path) -> bool:
+    """Whether the file's bytes can be read as UTF-8 as they are (a mark at the beginning aside)."""
+    return encoding_of(path) in ("utf-8", "utf-8-sig")
+
+
+def write_utf8_copy(path: Path, target: Path) -> None:
+    """Copy in UTF-8, a piece at a time. Bytes that are no text of the declared encoding become U+FFFD."""
+    with (
+        path.open(encoding=encoding_of(path), errors="replace", newline="") as source,
+        target.open("w", encoding="utf-8", newline="") as copy,
+    ):
+        while piece := source.read(_PIECE):
+            copy.write(piece)
 
 
 def read_text(path: Path) -> str:
