@@ -22,6 +22,7 @@ from accuracy_core.schemas import Platform
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 420
+SECRET = "s3cr3t-v4lue"
 
 
 @dataclass
@@ -120,8 +121,14 @@ def assay(tmp_path: Path, prefect_api: str) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Assay, str]]:
-    """One clean run of the embedded default, with no Prefect API configured; and what it printed."""
-    with started(tmp_path_factory.mktemp("clean") / "run", api=None) as command:
+    """One clean run of the embedded default, with no Prefect API configured; and what it printed.
+
+    The engine gets a secret in its environment, which must stay there.
+    """
+    folder = tmp_path_factory.mktemp("clean")
+    config = folder / "parameters.json"
+    config.write_text(json.dumps({"engine": {"model": "embedded", "env": {"SOME_TOKEN": SECRET}}}))
+    with started(folder / "run", "--config", str(config), api=None) as command:
         yield command, command.finish()
 
 
