@@ -121,11 +121,10 @@ def _result(judgement: Judgement, n_prompts: int, tolerances: Tolerances, rescue
     )
 
 
-def _excess(hit: GuardHit) -> float:
-    """How far beyond its limit; hits on one token before those on groups, non-finite ones first."""
+def _excess(hit: GuardHit) -> tuple[bool, bool, float]:
+    """Order of hits: what is no number or masked first, then hits on one row by how far they are beyond their limit."""
     ratio = hit.value / hit.limit if hit.limit > 0 else float("inf")
-    bonus = {"non_finite": 1e12, "mask_differs": 1e12, "padding_wins": 1e9}.get(hit.guard, 0.0)
-    return ratio * (1.0 if hit.token >= 0 else 1e-3) + bonus
+    return hit.guard in ("non_finite", "mask_differs"), hit.token >= 0 and hit.prompt >= 0, ratio
 
 
 def _worst(rows: Sequence[RowMetrics], guards: Sequence[GuardHit]) -> Worst | None:

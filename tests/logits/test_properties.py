@@ -114,7 +114,7 @@ def test_chunk_size_changes_nothing(x: Logits, rows: int) -> None:
 def test_making_one_row_worse_never_turns_a_failure_into_a_pass(x: Logits, data: st.DataObject, push: float) -> None:
     """Worse: one logit is pushed further away from both references."""
     p = data.draw(st.integers(0, len(x.t) - 1))
-    tokens, batch, vocab = x.t[p].shape
+    tokens, batch, _ = x.t[p].shape
     k, b = data.draw(st.integers(0, tokens - 1)), data.draw(st.integers(0, batch - 1))
     row = x.t[p][k, b]
     from_f, from_e = row - x.f[p][k, b], row - x.e[p][k, b]
