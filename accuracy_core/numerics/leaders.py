@@ -49,6 +49,7 @@ def _keep_best_groups(
     """Entries and ids of the `k` groups with the largest maxima; entries that fit into no group are kept too."""
     rows, n = x.shape
     size = n // groups
+    groups = n // size  # as many as the size allows: hardly any entry is left over
     maxima = x[:, : size * groups].reshape(rows, size, groups).amax(1)  # group g: entries g, g + groups, …
     best = maxima.topk(k, dim=-1, sorted=False).indices
     step = torch.arange(size, device=x.device).view(1, size, 1) * groups

@@ -15,11 +15,11 @@ _FIRST = (127 + _LOWEST) << _MANTISSA
 #: number of cells
 CELLS = _OCTAVES << _MANTISSA
 #: columns a row contributes at most; wider rows are thinned evenly
-MAX_COLUMNS = 16_384
+MAX_COLUMNS = 8_192
 
 
 def thin(x: torch.Tensor) -> torch.Tensor:
-    """Every n-th column of `x` (rows, vocab), at most MAX_COLUMNS: a shape is known well enough from 16k samples."""
+    """Every n-th column of `x` (rows, vocab), at most MAX_COLUMNS: a shape is known well enough from 8k samples."""
     step = -(-x.shape[-1] // MAX_COLUMNS)
     return x[:, ::step]
 

@@ -9,10 +9,14 @@ import torch
 
 from accuracy_core.numerics.inputs import PromptLogits
 from accuracy_core.numerics.log_histogram import CELLS
-from accuracy_core.numerics.measure import Chunk, measure
+from accuracy_core.numerics.measure import Measured, RowInputs, measure
 from accuracy_core.numerics.plan import Plan
 from accuracy_core.numerics.row_stats import RowStats, concatenate
 from accuracy_core.numerics.scratch import Scratch
+from accuracy_core.numerics.sweep import concatenate as join
+from accuracy_core.numerics.sweep import sweep
+
+_ROWS_AT_A_TIME = 64
 
 
 @dataclass(frozen=True)
@@ -52,17 +56,18 @@ def stream(prompts: Iterable[PromptLogits], plan: Plan) -> RunStats:
         if tokens > base.shape[0]:
             more = torch.zeros((tokens - base.shape[0], CELLS), dtype=torch.int64)
             base, target = torch.cat([base, more]), torch.cat([target, more])
-        for chunk in _chunks(index, prompt, plan):
-            part = measure(chunk, plan, scratch)
+        for part in _measured(index, prompt, plan, scratch):
             tables.append(part.rows)
-            base.index_add_(0, part.rows.token, part.base.cpu())
-            target.index_add_(0, part.rows.token, part.target.cpu())
-            pair += part.pair.cpu()
-            head += part.head.cpu()
+            if plan.three_way:
+                base.index_add_(0, part.rows.token, part.base)
+                target.index_add_(0, part.rows.token, part.target)
+                pair += part.pair
+                head += part.head
     return RunStats(concatenate(tables), base, target, pair, head, tuple(wanted), tuple(missing))
 
 
-def _chunks(index: int, prompt: PromptLogits, plan: Plan) -> Iterator[Chunk]:
+def _measured(index: int, prompt: PromptLogits, plan: Plan, scratch: Scratch) -> Iterator[Measured]:
+    """Rows of one prompt: swept chunk by chunk, then measured many at a time, as small tensors cost only overhead."""
     tokens, batch, width = prompt.target.shape
     total, vocab = tokens * batch, plan.vocab
     wide = torch.float64 if prompt.expected.dtype == torch.float64 else torch.float32
@@ -71,20 +76,25 @@ def _chunks(index: int, prompt: PromptLogits, plan: Plan) -> Iterator[Chunk]:
         return x.detach()[:tokens].reshape(total, x.shape[-1])
 
     t, e = flat(prompt.target), flat(prompt.expected)
-    f = None if prompt.baseline is None else flat(prompt.baseline)
+    f = e if prompt.baseline is None else flat(prompt.baseline)
     ids = None if prompt.sampled is None else prompt.sampled.reshape(total)
-    for start in range(0, total, plan.chunk_rows):
-        part = slice(start, min(start + plan.chunk_rows, total))
-        row = torch.arange(part.start, part.stop)
-        expected = e[part, :vocab].to(wide)
-        yield Chunk(
-            f=expected if f is None else f[part, :vocab].to(wide),
-            e=expected,
-            t=t[part, :vocab].to(wide),
-            padding=t[part, vocab:].to(wide) if width > vocab else None,
-            sampled=None if ids is None else ids[part],
+    for start in range(0, total, max(_ROWS_AT_A_TIME, plan.chunk_rows)):
+        stop = min(start + max(_ROWS_AT_A_TIME, plan.chunk_rows), total)
+        swept = []
+        for at in range(start, stop, plan.chunk_rows):
+            part = slice(at, min(at + plan.chunk_rows, stop))
+            f_, e_, t_ = (x[part, :vocab].to(wide) for x in (f, e, t))
+            where = f"prompt {index}, tokens {part.start // batch} to {(part.stop - 1) // batch}"
+            swept.append(sweep(f_ if f is not e else e_, e_, t_, plan, scratch, where))
+        rows = slice(start, stop)
+        row = torch.arange(start, stop)
+        inputs = RowInputs(
+            f=f[rows, :vocab],
+            t=t[rows, :vocab],
+            padding=t[rows, vocab:] if width > vocab else None,
+            sampled=None if ids is None else ids[rows],
             prompt=torch.full_like(row, index),
             batch=row % batch,
             token=row // batch,
-            where=f"prompt {index}, tokens {part.start // batch} to {(part.stop - 1) // batch}",
         )
+        yield measure(join(swept), inputs, plan)

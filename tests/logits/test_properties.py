@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from accuracy_core.logits import MultiPromptValidationResult, compare_prompts
 from accuracy_core.outcome import Verdict
 
-SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 SEVERITY = {Verdict.PASS: 0, Verdict.SUSPECT: 1, Verdict.FAIL: 2}
 
 

@@ -127,6 +127,7 @@ def test_logits_that_need_grad_or_are_views_are_taken_as_they_are() -> None:
     assert compare_prompts(per_prompt(f), per_prompt(make.noisy(f, 5)), per_prompt(target)).passed
 
 
+@pytest.mark.slow
 def test_importing_changes_no_global_switch_and_loads_nothing_heavy() -> None:
     code = (
         "import sys, torch; before = (torch.get_num_threads(), torch.is_grad_enabled(), torch.get_default_dtype());"
