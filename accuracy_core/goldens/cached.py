@@ -13,6 +13,7 @@ import torch
 from accuracy_core.goldens.key import loader_identity
 from accuracy_core.goldens.location import cache_directory
 from accuracy_core.goldens.mapping import ReferenceGoldens
+from accuracy_core.goldens.narrow_products import PRODUCTS
 from accuracy_core.goldens.prompt_ids import Prompt
 from accuracy_core.goldens.reference import ReferenceRequest, compute_references, prepare_request
 from accuracy_core.goldens.reference_config import check_kv_cache_dtype, config_for_key
@@ -112,6 +113,7 @@ def reference_key_config(
         "loader": dict(loader),
         "trust_remote_code": trust_remote_code,
         "device": "cpu",
+        **({} if request.dtype == "float32" else {"products": PRODUCTS}),
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "torch": str(torch.__version__),
         "transformers": transformers.__version__,

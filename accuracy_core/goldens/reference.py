@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from accuracy_core.goldens.narrow_products import use_float32_kernels
 from accuracy_core.goldens.prompt_ids import Prompt, check_lengths, tokenize_prompts
 from accuracy_core.goldens.reference_config import (
     attention_implementation,
@@ -153,6 +154,7 @@ def compute_references(request: ReferenceRequest, indices: Sequence[int]) -> Ite
         for logits in fp32:
             check_finite(logits, "FP32")
         with one_model(request.loader, request.checkpoint, dtype, request.config) as holder:
+            use_float32_kernels(holder[0], dtype)
             for index, prompt in enumerate(prompts):
                 narrow = forced_logits(holder[0], prompt, tokens[index])
                 check_finite(narrow, request.dtype)

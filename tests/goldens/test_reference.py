@@ -14,6 +14,7 @@ import torch
 
 from accuracy_core.errors import ConfigurationError, InputMismatchError, NotMeasuredError, ReferenceError_
 from accuracy_core.goldens import generate_three_way_reference_logits, load_reference_model, teacher_forcing
+from accuracy_core.goldens.narrow_products import use_float32_kernels
 from accuracy_core.goldens.reference_config import attention_implementation, load_config
 from accuracy_core.models import embedded_model
 from accuracy_core.models.tiny_tokenizer import EOS_ID
@@ -105,6 +106,7 @@ def test_one_forward_is_cached_decoding_in_bf16_up_to_rounding(references: dict[
 
 def test_bf16_follows_fp32_tokens_in_one_forward(references: dict[str, list[Any]]) -> None:
     model = load_reference_model(CHECKPOINT, torch.bfloat16).eval()
+    use_float32_kernels(model, torch.bfloat16)
     for index, (prompt,) in enumerate(references["input_ids"]):
         ids = torch.tensor([prompt + references["token_ids"][index]])
         with torch.inference_mode():
