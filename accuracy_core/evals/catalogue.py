@@ -6,7 +6,9 @@ Knows the bundled tasks, a directory of the user's, and lm-eval's own (found by 
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -70,9 +72,35 @@ class Catalogue:
         """Every known name."""
         return sorted(self._own | set(_lm_eval_files()))
 
-    def is_own(self, name: str) -> bool:
-        """Whether the name resolves, with all its children, without lm-eval's own task files."""
-        return name in self._own and all(self.is_own(child) for child in self._known[name].children)
+    def folders(self, names: Iterable[str]) -> list[Path] | None:
+        """Folders that hold lm-eval's files of each name and all its children: [] when own files are enough.
+
+        None when lm-eval has to look through all its files: for a child that cannot be found, and for tags, whose
+        members may be anywhere.
+        """
+        roots = set()
+        for name in names:
+            paths = self._files(name)
+            if paths is None:
+                return None
+            if paths:
+                roots.add(Path(os.path.commonpath([path.parent for path in paths])))
+        return sorted(
+            root for root in roots if not any(root != other and root.is_relative_to(other) for other in roots)
+        )
+
+    def _files(self, name: str) -> list[Path] | None:
+        """lm-eval's files of a name and everything below it; None when they cannot be told."""
+        entry = self.get(name)
+        if entry is None or entry.kind == "tag":
+            return None
+        found = [] if name in self._own else [entry.path]
+        for child in entry.children:
+            below = self._files(child)
+            if below is None:
+                return None
+            found += below
+        return found
 
     def get(self, name: str) -> Entry | None:
         """The entry, or None for an unknown name."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import accuracy_core
-from accuracy_core.errors import ConfigurationError, InfrastructureError
+from accuracy_core.errors import ConfigurationError
 from accuracy_core.evals.eval_job import EvalJob, EvaluationFailed
 
 _LOG_NAME = "lm_eval.log"
@@ -26,7 +26,7 @@ def run_child(job: EvalJob, on_progress: Callable[[int, int], None] | None) -> d
     What lm-eval logs goes to `results_dir/lm_eval.log`. Whatever ends this call (also Ctrl-C) ends the child.
     """
     log_path = Path(job.results_dir) / _LOG_NAME
-    with log_path.open("w", encoding="utf-8") as log:
+    with log_path.open("a", encoding="utf-8") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "accuracy_core.evals.lm_eval_child"],
             stdin=subprocess.PIPE,
@@ -83,7 +83,8 @@ def _error(event: dict[str, Any], job: EvalJob, log: Path) -> Exception:
         f"{message}. The evaluation stopped after {done} of {total} requests"
         f"{f' ({where})' if where else ''}{so_far if scores else ''}{kept}.",
         fix=fix or "see the server's log, then run it again",
-        log_tail=_tail(log),
+        # a failed request is the server's doing, and its log tells why, not lm-eval's
+        log_tail="" if kind == "infrastructure" else _tail(log),
     )
     failed.done, failed.total, failed.per_task, failed.partial_scores = done, total, per_task, scores
     return failed
@@ -123,6 +124,3 @@ def _tail(log: Path) -> str:
     except OSError:
         return ""
     return "\n".join(line[:300] for line in lines[-_LOG_TAIL_LINES:])
-
-
-__all__ = ["InfrastructureError", "run_child"]

@@ -24,7 +24,9 @@ class EvalJob(Schema):
     model: str = Field(description="name the server knows the model by, or the HF folder of a reference run")
     tokenizer: str
     include_path: str | None = None
-    include_defaults: bool = Field(True, description="index lm-eval's own tasks too (takes about 10 s)")
+    task_folders: list[str] | None = Field(
+        None, description="folders of lm-eval's own task files; none: all of them, which takes 10 s to index"
+    )
     limit: int | None = None
     num_fewshot: int | None = None
     gen_kwargs: dict[str, JsonValue] = Field(default_factory=dict)
@@ -62,13 +64,13 @@ class EvalRun:
     notes: list[str] = field(default_factory=list)
 
     @property
-    def requests_file(self) -> Path:
-        """JSON lines with one record per request: token ids, finish reason, text."""
-        return next(path for path in self.files if path.name.startswith("requests_"))
+    def requests_file(self) -> Path | None:
+        """JSON lines with one record per request: token ids, finish reason, text. None for a reference run."""
+        return next((path for path in self.files if path.name.startswith("requests_")), None)
 
     def requests(self) -> Iterator[RequestRecord]:
-        """Every request that was made, read from disk one by one."""
-        return read_records(self.requests_file)
+        """Every request that was made to the server, read from disk one by one."""
+        return read_records(self.requests_file) if self.requests_file else iter(())
 
 
 class EvaluationFailed(InfrastructureError):

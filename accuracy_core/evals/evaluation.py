@@ -30,8 +30,10 @@ class Evaluation:
 
     def __init__(self, job: EvalJob, send: Callable[..., None]) -> None:
         self._job, self._send = job, send
-        folders = [str(bundled_tasks_dir())] + ([job.include_path] if job.include_path else [])
-        manager = TaskManager(include_path=folders, include_defaults=job.include_defaults)
+        folders = [*(job.task_folders or []), str(bundled_tasks_dir())] + (
+            [job.include_path] if job.include_path else []
+        )
+        manager = TaskManager(include_path=list(folders), include_defaults=job.task_folders is None)
         self._loaded: LoadedTasks = load_tasks(manager, job.tasks)
         self._records: list[RequestRecord] = []
         self._total = 0
@@ -45,7 +47,7 @@ class Evaluation:
         job = self._job
         tracker = EvaluationTracker(output_path=job.results_dir)
         if job.backend == "hf":
-            model: Any = "hf"
+            model: Any = self._reference_model()
             arguments: dict[str, Any] = {"pretrained": job.model, "tokenizer": job.tokenizer, "dtype": job.dtype}
             extra: dict[str, Any] = {"device": "cpu", "batch_size": job.batch_size}
         else:
@@ -76,8 +78,8 @@ class Evaluation:
         )
         if results is None:
             raise InfrastructureError("lm-eval returned no results")
-        if job.backend == "server":
-            results["config"]["model"] = "local-chat-completions" if job.chat else "local-completions"
+        names = {"hf": "hf", "server": "local-chat-completions" if job.chat else "local-completions"}
+        results["config"]["model"] = names[job.backend]
         return self._save(tracker, results)
 
     def progress(self) -> dict[str, Any]:
@@ -91,6 +93,25 @@ class Evaluation:
             "per_task": {task: [self._answered[task], asked] for task, asked in self._asked.items()},
             "partial_scores": scores,
         }
+
+    def _reference_model(self) -> Any:
+        """Hugging Face on the CPU, greedy unless a task samples: the checkpoint's own sampling defaults are put
+        aside.
+        """
+        import torch
+        from lm_eval.models.huggingface import HFLM
+        from transformers import GenerationConfig
+
+        job = self._job
+        torch.set_num_threads(job.num_threads)
+        model = HFLM(
+            pretrained=job.model, tokenizer=job.tokenizer, dtype=job.dtype, device="cpu", batch_size=job.batch_size
+        )
+        own = model.model.generation_config
+        model.model.generation_config = GenerationConfig(
+            bos_token_id=own.bos_token_id, eos_token_id=own.eos_token_id, pad_token_id=own.pad_token_id
+        )
+        return model
 
     def _server_model(self) -> Any:
         from accuracy_core.evals.prompt_encoding import PromptEncoder
@@ -159,7 +180,7 @@ class Evaluation:
     def _summary(self) -> dict[str, Any]:
         generated = [record for record in self._records if record.kind == "generate_until"]
         null = [record for record in generated if record.text is None]
-        empty = [record for record in generated if record.text == ""]
+        empty = [record for record in generated if record.text is not None and not record.text.strip()]
         cut = [record for record in generated if record.finish_reason == "length"]
         for records, what in (
             (null, "null response"),
@@ -168,12 +189,13 @@ class Evaluation:
         ):
             if records:
                 self.warnings.append(f"{len(records)} of {len(generated)}: {what}: {_names(records)}")
+        self.warnings += _bos_warnings(self._records, self._model.encoder.prefix_ids) if self._model else []
         return {
             "n_requests": len(self._records) or self._total,
             "n_from_cache": sum(record.from_cache for record in self._records),
             "n_empty": len(empty),
             "n_null": len(null),
-            "n_unproduced": len(null) + sum(record.token_ids == [] for record in empty),
+            "n_unproduced": _unproduced(generated, empty, null),
             "n_truncated": len(cut),
             "n_generated": len(generated),
             "warnings": self.warnings,
@@ -185,3 +207,28 @@ class Evaluation:
 def _names(records: list[RequestRecord]) -> str:
     names = [f"{record.task} doc {record.doc_id}" for record in records[:_NAMED]]
     return ", ".join(names) + (f" and {len(records) - _NAMED} more" if len(records) > _NAMED else "")
+
+
+def _unproduced(generated: list[RequestRecord], empty: list[RequestRecord], null: list[RequestRecord]) -> int:
+    """Responses that the engine did not make. An empty one is the model's own when it took tokens (EOS at once).
+
+    A server that tells no token ids is believed, unless everything it says is empty.
+    """
+    untold = [record for record in empty if record.token_ids is None]
+    count = len(null) + sum(record.token_ids == [] for record in empty)
+    return count + (len(untold) if untold and len(empty) + len(null) == len(generated) else 0)
+
+
+def _bos_warnings(records: list[RequestRecord], prefix: tuple[int, ...]) -> list[str]:
+    """The prompts as the server saw them: with the tokenizer's special prefix exactly once?"""
+    if not prefix:
+        return []
+    once = list(prefix)
+    seen = [record for record in records if record.prompt_token_ids]
+    missing = [record for record in seen if (record.prompt_token_ids or [])[: len(once)] != once]
+    double = [record for record in seen if (record.prompt_token_ids or [])[: 2 * len(once)] == 2 * once]
+    return [
+        f"{len(found)} of {len(seen)} prompts reached the server {how} {once}: {_names(found)}"
+        for found, how in ((missing, "without the tokenizer's prefix"), (double, "with a double prefix"))
+        if found
+    ]

@@ -44,6 +44,11 @@ class PromptEncoder:
         prefix = list(self.prefix_ids)
         return ids if prefix and ids[: len(prefix)] == prefix else prefix + ids
 
+    def keep_prefix(self, ids: list[int]) -> list[int]:
+        """A prompt that was cut on the left gets its prefix back, in place of its first tokens: the length stays."""
+        prefix = list(self.prefix_ids)
+        return ids if ids[: len(prefix)] == prefix else prefix + ids[len(prefix) :]
+
     def describe(self) -> dict[str, Any]:
         """For the record: what is put before each prompt."""
         tokens = self.tokenizer.convert_ids_to_tokens(list(self.prefix_ids))

@@ -15,6 +15,7 @@ import os
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from lm_eval.api.instance import Instance
 from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
@@ -62,7 +63,7 @@ class Recorder:
         self.answers: dict[tuple[int, int], Any] = {}  # (id of the instance, repeat) -> answer, for partial scores
         self._task = ""
         self._waiting: dict[str, deque[tuple[Instance, int]]] = {}
-        self._started = False
+        self._started = self._failed = False
 
     # ---- lm-eval's entry points -----------------------------------------------------------------------------------
 
@@ -128,6 +129,7 @@ class Recorder:
 
         timeout = ClientTimeout(total=self.job.request_timeout_s)
         gate = asyncio.Semaphore(self.job.num_concurrent)
+        self._failed = False
         lengths: Sequence[int | None] = ctxlens or [None] * len(requests)
         async with ClientSession(connector=TCPConnector(limit=self.job.num_concurrent), timeout=timeout) as session:
             try:
@@ -144,16 +146,15 @@ class Recorder:
         self, session: Any, gate: asyncio.Semaphore, message: Any, key: Any, generate: bool, ctxlen: Any, kwargs: Any
     ) -> Any:
         owner, repeat = self._owner(key)
+        if owner is not None and isinstance(message, list):
+            message = self.encoder.keep_prefix(message)
         payload = self._payload(message, generate, kwargs, repeat)
-        digest = RequestCache.key(self.base_url, payload)
+        digest = RequestCache.key(urlsplit(self.base_url).path, payload)  # the port changes from run to run
         answer = self.cache.get(self._task, digest) if self.cache else None
         from_cache = answer is not None
         if answer is None:
             async with gate:
-                body = await post_until_answered(
-                    session, self.base_url, payload, self.header, self.job.max_retries, lambda b: _usable(b, generate)
-                )
-            answer = self._parse_generation(body) if generate else self._parse_loglikelihood(body, message, ctxlen)
+                answer = await self._ask(session, payload, message, generate, ctxlen)
             if self.cache and answer.get("text", "") is not None:
                 self.cache.put(self._task, digest, answer)
         value = _value(answer, generate)
@@ -166,6 +167,18 @@ class Recorder:
             )  # fmt: skip
             self._note(owner, repeat, value, record)
         return value
+
+    async def _ask(self, session: Any, payload: dict[str, Any], message: Any, generate: bool, ctxlen: Any) -> Answer:
+        if self._failed:  # the gate opens before the group has cancelled those who wait
+            raise asyncio.CancelledError
+        try:
+            body = await post_until_answered(
+                session, self.base_url, payload, self.header, self.job.max_retries, lambda b: _usable(b, generate)
+            )
+            return self._parse_generation(body) if generate else self._parse_loglikelihood(body, message, ctxlen)
+        except Exception:
+            self._failed = True
+            raise
 
     def _note(self, owner: Instance, repeat: int, value: Any, record: RequestRecord) -> None:
         self.answers[(id(owner), repeat)] = value

@@ -41,9 +41,8 @@ async def post_until_answered(
         try:
             async with session.post(url, json=payload, headers=headers) as response:
                 status, text = response.status, await response.text()
-        except TimeoutError:
-            problem = "no answer within the time limit of a request"
-            continue
+        except TimeoutError as error:  # asking again would wait as long again, with the server still busy on the first
+            raise RequestFailed("a request got no answer within its time limit") from error
         except aiohttp.ClientError as error:
             problem = f"{type(error).__name__}: {error}"
             continue

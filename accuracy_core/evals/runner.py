@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from accuracy_core.errors import ConfigurationError, InfrastructureError
+from accuracy_core.errors import ConfigurationError
+from accuracy_core.evals.catalogue import Catalogue
 from accuracy_core.evals.child_process import run_child
 from accuracy_core.evals.endpoint import served_model, server_root
 from accuracy_core.evals.eval_job import EvalJob, EvalRun, EvaluationFailed
@@ -59,8 +60,7 @@ def run_lm_eval(
     be had, prompts longer than the context, a model the server does not have); EvaluationFailed (infrastructure) with
     how far it got when the server dies, times out or returns nothing; its answers so far stay in the cache.
     """
-    if limit is not None and limit < 1:
-        raise ConfigurationError(f"limit {limit}: nothing would be evaluated", fix="give at least 1, or no limit")
+    _check_limit(limit)
     if num_concurrent < 1:
         raise ConfigurationError(f"num_concurrent {num_concurrent}", fix="give at least 1")
     catalogue = check_tasks(tasks, include_path)
@@ -76,7 +76,7 @@ def run_lm_eval(
         model=model,
         tokenizer=str(tokenizer),
         include_path=str(Path(include_path).absolute()) if include_path else None,
-        include_defaults=not all(catalogue.is_own(task) for task in tasks),
+        task_folders=_folders(catalogue, tasks),
         limit=limit,
         num_fewshot=num_fewshot,
         gen_kwargs=dict(gen_kwargs or {}),
@@ -104,6 +104,52 @@ def run_lm_eval(
     return _finished(job, closing, overridden, notes)
 
 
+def run_reference_eval(
+    tasks: Sequence[str],
+    *,
+    model: str | Path,
+    results_dir: str | Path,
+    tokenizer: str | Path | None = None,
+    include_path: str | Path | None = None,
+    limit: int | None = None,
+    num_fewshot: int | None = None,
+    gen_kwargs: Mapping[str, Any] | None = None,
+    seed: int = 1234,
+    dtype: str = "float32",
+    batch_size: int = 16,
+    num_threads: int = 1,
+) -> EvalRun:
+    """The same tasks on the checkpoint in Hugging Face on the CPU: `reference_results` for `run_task_analysis`.
+
+    `model` is a folder or hub id. Raises ConfigurationError as `run_lm_eval` does.
+    """
+    _check_limit(limit)
+    catalogue = check_tasks(tasks, include_path)
+    job = EvalJob(
+        tasks=list(tasks),
+        results_dir=str(_writable(results_dir)),
+        backend="hf",
+        model=str(model),
+        tokenizer=str(tokenizer or model),
+        include_path=str(Path(include_path).absolute()) if include_path else None,
+        task_folders=_folders(catalogue, tasks),
+        limit=limit,
+        num_fewshot=num_fewshot,
+        gen_kwargs=dict(gen_kwargs or {}),
+        seed=seed,
+        dtype=dtype,
+        batch_size=batch_size,
+        num_threads=num_threads,
+    )
+    overridden = overridden_defaults(str(model))
+    return _finished(job, run_child(job, None), overridden, [])
+
+
+def _check_limit(limit: int | None) -> None:
+    if limit is not None and limit < 1:
+        raise ConfigurationError(f"limit {limit}: nothing would be evaluated", fix="give at least 1, or no limit")
+
+
 def _finished(job: EvalJob, closing: dict[str, Any], overridden: dict[str, Any], notes: list[str]) -> EvalRun:
     files = [Path(path) for path in closing["files"]]
     settings = job.model_dump(mode="json", exclude={"schema_version", "results_dir", "cache_dir", "cache_identity"})
@@ -126,9 +172,9 @@ def _finished(job: EvalJob, closing: dict[str, Any], overridden: dict[str, Any],
         notes=notes,
     )
     nothing, asked = closing["n_unproduced"], closing["n_generated"]
-    if nothing or (asked and closing["n_empty"] + closing["n_null"] == asked):
+    if nothing:
         failed = EvaluationFailed(
-            f"the server answered {nothing or asked} of {asked} generation requests with nothing: "
+            f"the server answered {nothing} of {asked} generation requests with nothing: "
             f"{'; '.join(text for text in run.warnings if 'response' in text)}. They score 0.",
             fix="see the server's log; the answers are in the results directory",
         )
@@ -138,7 +184,12 @@ def _finished(job: EvalJob, closing: dict[str, Any], overridden: dict[str, Any],
     return run
 
 
-def _need_generation(catalogue: Any, tasks: Sequence[str]) -> None:
+def _folders(catalogue: Catalogue, tasks: Sequence[str]) -> list[str] | None:
+    folders = catalogue.folders(tasks)
+    return None if folders is None else [str(folder) for folder in folders]
+
+
+def _need_generation(catalogue: Catalogue, tasks: Sequence[str]) -> None:
     leaves = dict.fromkeys(leaf for task in tasks for leaf in catalogue.leaves(task))
     entries = {leaf: catalogue.get(leaf) for leaf in leaves}
     scored = [leaf for leaf, entry in entries.items() if entry and entry.output_type not in ("", "generate_until")]
@@ -168,4 +219,4 @@ def _writable(folder: str | Path) -> Path:
     return path
 
 
-__all__ = ["EvalRun", "EvaluationFailed", "InfrastructureError", "run_lm_eval"]
+__all__ = ["EvalRun", "EvaluationFailed", "run_lm_eval", "run_reference_eval"]

@@ -51,7 +51,10 @@ def _score(row: ScoreRow) -> str:
 
 
 def _paired(item: PairedTest) -> str:
-    verdict = {True: f"non-inferior within {item.margin:g}", False: f"NOT non-inferior within {item.margin:g}"}
+    verdict = {
+        True: f"non-inferior within {item.margin:g}",
+        False: f"not shown to be non-inferior within {item.margin:g}",
+    }
     return (
         f"  {item.key}: n={item.n}, worse {item.n_worse}, better {item.n_better}, difference {item.difference:+.4f} "
         f"[{item.ci_low:+.4f}, {item.ci_high:+.4f}], McNemar p={item.mcnemar_p:.4g}"
