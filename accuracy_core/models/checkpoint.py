@@ -7,6 +7,7 @@ from pathlib import Path
 
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.models.digests import file_digest
+from accuracy_core.models.safetensors_header import damage
 from accuracy_core.schemas import fingerprint
 
 SAFETENSORS_INDEX = "model.safetensors.index.json"
@@ -77,6 +78,18 @@ def _indexed(folder: Path, index_name: str) -> list[Path]:
     return sorted(folder / name for name in names)
 
 
+def _check_complete(files: list[Path]) -> None:
+    for file in files:
+        try:
+            found = damage(file)
+        except OSError as error:
+            found = f"it cannot be read: {error}"
+        if found:
+            raise ConfigurationError(
+                f"weights {file} are damaged: {found}", fix="download or copy the checkpoint again"
+            )
+
+
 def check_checkpoint(folder: Path, *, need_tokenizer: bool = True) -> None:
     """Raise ConfigurationError unless `folder` has a readable config.json, complete weights and a tokenizer."""
     config = folder / "config.json"
@@ -91,7 +104,7 @@ def check_checkpoint(folder: Path, *, need_tokenizer: bool = True) -> None:
         raise ConfigurationError(f"{config} is not a JSON object: {error}", fix="copy the checkpoint again") from error
     if architectures is not None and not architectures:
         raise ConfigurationError(f"{config} names no architecture", fix='set "architectures" in it')
-    weight_files(folder)
+    _check_complete([file for file in weight_files(folder) if file.suffix == ".safetensors"])
     if need_tokenizer and not any(all((folder / name).is_file() for name in names) for names in _TOKENIZER_FILES):
         raise ConfigurationError(
             f"{folder} has no tokenizer: none of "

@@ -76,6 +76,15 @@ def test_damaged_config_and_empty_weights_are_refused(checkpoint: Path) -> None:
         resolve_model(checkpoint)
 
 
+@pytest.mark.parametrize("change", [lambda data: data[:700_000], lambda data: data[:100], lambda data: data + b"0"])
+def test_weights_of_the_wrong_length_are_refused_before_they_are_loaded(checkpoint: Path, change) -> None:
+    weights = checkpoint / "model.safetensors"
+    weights.write_bytes(change(weights.read_bytes()))
+    with pytest.raises(ConfigurationError, match=r"model\.safetensors are damaged") as caught:
+        resolve_model(checkpoint)
+    assert "again" in caught.value.fix
+
+
 def test_missing_shard_is_named(checkpoint: Path) -> None:
     index = {"weight_map": {"a": "model.safetensors", "b": "model-00002.safetensors"}}
     (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index))
