@@ -26,7 +26,7 @@ def compute_goldens(
     from accuracy_core.goldens import get_cached_reference_goldens
     from accuracy_core.models import resolve_model
 
-    checkpoint = str(resolve_model(spec.model))
+    checkpoint = str(resolve_model(spec.model, need_tokenizer=False))
     return get_cached_reference_goldens(
         model_id=spec.model,
         model_checkpoint=checkpoint,

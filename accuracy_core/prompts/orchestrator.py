@@ -112,7 +112,8 @@ def context_length(spec: EngineSpec) -> int | None:
     from accuracy_core.models import resolve_model
 
     try:
-        config = json.loads((Path(resolve_model(spec.model)) / "config.json").read_text(encoding="utf-8"))
+        folder = Path(resolve_model(spec.model, need_tokenizer=False))
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     value = config.get("max_position_embeddings")

@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
-import typer
+from typing import Any
 
+import typer
+from typer.core import TyperGroup
+
+from accuracy_core.outcome import ExitCode
 from flows.cli.doctor import doctor
+from flows.cli.goldens import goldens
 from flows.cli.report import report
 from flows.cli.run import run
 
+
+class _Commands(TyperGroup):
+    """Exits with 3 when the command line is wrong. The library's own 2 would read as a failed verdict."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return _as_configuration(super().parse_args, ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        return _as_configuration(super().invoke, ctx)
+
+
+def _as_configuration(call: Any, *arguments: Any) -> Any:
+    try:
+        return call(*arguments)
+    except Exception as error:
+        if getattr(error, "exit_code", None) == _USAGE_ERROR and hasattr(error, "format_message"):
+            error.exit_code = int(ExitCode.CONFIGURATION)  # type: ignore[attr-defined]
+        raise
+
+
+_USAGE_ERROR = 2
 app = typer.Typer(
     name="assay",
+    cls=_Commands,
     help="Is this inference engine numerically right, and if not, which module made it wrong?",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,  # locals may hold secrets
@@ -18,6 +45,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(report)
 app.command()(doctor)
+app.add_typer(goldens, name="goldens")
 
 
 def main() -> None:

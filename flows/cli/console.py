@@ -17,6 +17,7 @@ from accuracy_core.pipeline.progress import Event, listening
 from accuracy_core.prompts.conclusion import Conclusion
 
 SECONDS_BETWEEN_COUNTS = 5.0
+LOG_LINES = 12
 STYLE = {Banner.GREEN: "green", Banner.YELLOW: "yellow", Banner.RED: "red", Banner.GREY: "bright_black"}
 
 
@@ -79,8 +80,12 @@ def show_conclusion(console: Console, conclusion: Conclusion, report: str | None
                 text.append(f", {name} {value}")
         if culprit.branch:
             text.append(f"\nbranch: {culprit.branch}")
+    if conclusion.fix:
+        text.append(f"\nwhat to do: {conclusion.fix}")
     for suspect in conclusion.suspects:
         text.append(f"\nlook at: {suspect}")
+    if conclusion.log_tail:
+        text.append("\nlast lines of the log:\n" + "\n".join(conclusion.log_tail.splitlines()[-LOG_LINES:]))
     if report:
         text.append(f"\nreport: {report}")
     verdict = conclusion.verdict.value if conclusion.verdict else "none"

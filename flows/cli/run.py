@@ -21,6 +21,7 @@ Many = list[str]
 
 def run(
     model: Annotated[str | None, typer.Option(help="HF folder or id; `embedded` is the bundled tiny model")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="tokenizer's folder or id when it is not the model's")] = None,
     task: Annotated[Many | None, typer.Option(help="lm-eval task; may be repeated")] = None,
     threshold: Annotated[
         Many | None, typer.Option(help="`metric,filter=MIN` or `task/metric,filter=MIN`; may be repeated")
@@ -58,8 +59,8 @@ def run(
             values,
             {
                 "engine": _given(
-                    model=model, engine=engine, platform=platform, dtype=dtype, tensor_parallel_size=tp,
-                    max_model_len=max_model_len, python=engine_python,
+                    model=model, tokenizer=tokenizer, engine=engine, platform=platform, dtype=dtype,
+                    tensor_parallel_size=tp, max_model_len=max_model_len, python=engine_python,
                     engine_args=parse_pairs(engine_arg or [], "--engine-arg"),
                     fault={"name": fault} if fault else None,
                 ),
