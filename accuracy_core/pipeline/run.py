@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -12,6 +13,9 @@ from accuracy_core.errors import ConfigurationError, NotMeasuredError
 from accuracy_core.pipeline.defaults import EMBEDDED, default_thresholds
 from accuracy_core.pipeline.versions import versions
 from accuracy_core.schemas import EngineSpec, RunDir, RunParameters, Schema
+
+if TYPE_CHECKING:
+    from accuracy_core.schemas.run_dir import AnyPath
 
 
 class Run(Schema):
@@ -49,12 +53,12 @@ def resolve_run(parameters: RunParameters) -> Run:
     """Check `parameters` and write `run_config.json`.
 
     Raises ConfigurationError for: a missing model or one without a tokenizer, a prompt that is too long, an unknown
-    task, a threshold on a metric that does not exist, an unknown plugin or fault, no engine interpreter, a port that is
-    taken, an output directory that cannot be written.
+    task, a threshold on a metric that does not exist, results that are not there, an unknown plugin or fault, no engine
+    interpreter, a port that is taken, an output directory that cannot be written, a stage whose input is missing.
     """
     from accuracy_core.models import model_fingerprint, resolve_model
 
-    model_path = str(resolve_model(parameters.engine.model))
+    model_path = str(resolve_model(parameters.engine.model, need_tokenizer=parameters.engine.tokenizer is None))
     if parameters.engine.model == EMBEDDED and not parameters.thresholds:
         parameters = parameters.model_copy(update={"thresholds": default_thresholds(parameters.evaluation.tasks)})
     _check_plugins(parameters)
@@ -63,8 +67,10 @@ def resolve_run(parameters: RunParameters) -> Run:
     _check_prompts(parameters, model_path)
     if "evaluate" in parameters.stages and parameters.evaluation.results is None:
         _check_evaluation(parameters)
+    _check_results(parameters)
     parameters = with_output_dir(parameters)
     run_dir = RunDir.at(parameters.output_dir or "").create()
+    _check_earlier_stages(parameters, run_dir)
     content = model_fingerprint(model_path)
     run = Run(
         parameters=parameters,
@@ -104,18 +110,27 @@ def _check_tolerances(parameters: RunParameters) -> None:
 
 
 def _check_prompts(parameters: RunParameters, model_path: str) -> None:
-    given = parameters.prompt_analysis.prompts
-    if given is None or "prompt_analysis" not in parameters.stages:
+    given, length = parameters.prompt_analysis.prompts, parameters.prompt_analysis.output_length
+    if "prompt_analysis" not in parameters.stages:
         return
     from accuracy_core.prompts import prepare_prompts
     from accuracy_core.prompts.orchestrator import context_length
+
+    limit = parameters.engine.max_model_len or context_length(parameters.engine)
+    if limit is not None and length >= limit:
+        raise ConfigurationError(
+            f"{length} tokens per prompt leave no room for a prompt in a context of {limit}",
+            fix="lower --output-length or raise --max-model-len",
+        )
+    if given is None:
+        return
     from accuracy_core.prompts.tokens import load_tokenizer
 
     prepare_prompts(
         list(given),
         load_tokenizer(model_path, parameters.engine.tokenizer),
-        output_length=parameters.prompt_analysis.output_length,
-        max_model_len=parameters.engine.max_model_len or context_length(parameters.engine),
+        output_length=length,
+        max_model_len=limit,
     )
 
 
@@ -138,6 +153,31 @@ def _check_evaluation(parameters: RunParameters) -> None:
     check_thresholds(parameters.thresholds, tasks, include)
     if parameters.server_port is not None:
         _check_port(parameters.server_port)
+
+
+def _check_results(parameters: RunParameters) -> None:
+    if "task_analysis" not in parameters.stages:
+        return
+    from accuracy_core.evals.readers.locate import locate
+
+    for given in (parameters.evaluation.results, parameters.evaluation.reference_results):
+        if given is not None:
+            locate(Path(given).expanduser())
+
+
+def _check_earlier_stages(parameters: RunParameters, run_dir: RunDir) -> None:
+    """What a stage needs from one that is not part of this run must lie in the run directory."""
+    stages = parameters.stages
+    if "task_analysis" in stages and "evaluate" not in stages and parameters.evaluation.results is None:
+        _check_there(run_dir.eval_results, "evaluation", "add --stage evaluate, or give --results")
+    if "prompt_analysis" in stages and "task_analysis" not in stages and parameters.prompt_analysis.prompts is None:
+        fix = "add --stage task_analysis, or give prompts with --prompt"
+        _check_there(run_dir.deviated_prompts, "deviated prompts", fix)
+
+
+def _check_there(path: AnyPath, what: str, fix: str) -> None:
+    if not path.exists():
+        raise ConfigurationError(f"there is no {path}: no {what} to analyse", fix=fix)
 
 
 def _check_port(port: int) -> None:

@@ -46,7 +46,10 @@ class RunDir:
             probe = self.root / f".probe-{uuid.uuid4().hex}"
             probe.write_text("")
             probe.unlink()
-        except (OSError, NotADirectoryError) as error:
+        except Exception as error:
+            if self.is_local and not isinstance(error, OSError):
+                raise
+            # a bucket: its client raises a dozen unrelated types for credentials, names and the network
             raise ConfigurationError(
                 f"output directory {self.root} is not writable: {error}", fix="choose another --output directory"
             ) from error

@@ -35,6 +35,13 @@ CASES = {
     "unknown plugin": (("--config", "PLUGIN"), "logit_validation"),
     "empty prompt list": (("--config", "PROMPTS"), "empty list"),
     "tolerances that are not there": (("--config", "TOLERANCES"), "no-such.toml"),
+    "no such results": (("--results", "/no/such/results"), "/no/such/results"),
+    "no such reference results": (("--reference-results", "/no/such/results"), "/no/such/results"),
+    "analysis of nothing": (("--stage", "task_analysis"), "no evaluation to analyse"),
+    "prompts of nothing": (("--stage", "prompt_analysis"), "no deviated prompts"),
+    "output longer than the context": (("--output-length", "256"), "context"),
+    "unknown option": (("--outptu", "x"), "--outptu"),
+    "option that is no number": (("--limit", "many"), "--limit"),
     "no interpreter": (("--engine-python", "/no/such/python"), "/no/such/python"),
     "prompt too long": (
         ("--prompt", "Q: " + "1+" * 200 + "1\nA:", "--stage", "prompt_analysis", "--max-model-len", "64"),
@@ -61,6 +68,28 @@ def test_it_is_named_and_exits_with_3(run, tmp_path, arguments, named):
     assert result.exit_code == 3, result.output
     assert named in " ".join(result.output.split()), result.output
     assert "Traceback" not in result.output
+
+
+def test_results_without_samples_or_scores(run, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for option in ("--results", "--reference-results"):
+        result = run(option, str(empty))
+        assert result.exit_code == 3, result.output
+        assert "no lm-eval results" in " ".join(result.output.split())
+
+
+def test_a_bucket_that_cannot_be_written(run, monkeypatch):
+    pytest.importorskip("cloudpathlib")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, "/no/such/file")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    result = run(output="s3://no-such-bucket/run")
+    assert result.exit_code == 3, result.output
+    assert "not writable" in " ".join(result.output.split())
 
 
 def test_a_port_that_is_taken(run):
