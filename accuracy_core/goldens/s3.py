@@ -12,7 +12,6 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,29 +25,21 @@ from accuracy_core.goldens.metadata import (
     DamagedEntryError,
     GoldenMetadata,
 )
+from accuracy_core.goldens.s3_client import (
+    S3Settings,
+    TransferTooSlowError,
+    error_code,
+    http_status,
+    new_client,
+    transfer_config,
+)
 from accuracy_core.goldens.tier import RemoteTier
 
 _URI = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/(?P<prefix>[A-Za-z0-9!_.*'()/-]*))?")
-_MIB = 1 << 20
 _METADATA_CHUNK = 4096
+_COMMITTED = re.compile(rf"[0-9a-f]{{64}}/{re.escape(METADATA_NAME)}")
 #: errors of the local disk that come up in a download: the shared store is not to blame
 _LOCAL_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG)
-
-
-@dataclass(frozen=True)
-class S3Settings:
-    """Time limits. A transfer may take `grace_s` plus its size at `slowest` bytes per second."""
-
-    connect_timeout_s: float = 5.0
-    read_timeout_s: float = 30.0
-    attempts: int = 3
-    breaker_s: float = 60.0
-    grace_s: float = 30.0
-    slowest: float = 1.0 * _MIB
-
-
-class TransferTooSlowError(Exception):
-    """A transfer did not end in time: read time-outs are per packet and never see a slow drip."""
 
 
 def s3_tier(uri: str | None, warn: Callable[[str], None], settings: S3Settings | None = None) -> RemoteTier | None:
@@ -93,7 +84,7 @@ class S3Tier:
                 self.bucket,
                 self._object(key, metadata.data_object),
                 str(folder / DATA_NAME),
-                Config=_transfer_config(),
+                Config=transfer_config(),
                 Callback=self._deadline(metadata.data_bytes),
             )
             (folder / METADATA_NAME).write_bytes(metadata.to_bytes())
@@ -102,7 +93,7 @@ class S3Tier:
             self.condemn(key)
             return False
         except Exception as error:  # boto3 raises generated types; no trouble of the store may fail a run
-            if _status(error) == 404:
+            if http_status(error) == 404:
                 self._warn(f"golden {key[:12]}… on {self._place} has metadata but no data: computed again and replaced")
                 self.condemn(key)
             else:
@@ -119,7 +110,7 @@ class S3Tier:
                 str(folder / DATA_NAME),
                 self.bucket,
                 self._object(key, metadata.data_object),
-                Config=_transfer_config(),
+                Config=transfer_config(),
                 Callback=self._deadline(metadata.data_bytes),
             )
             if key not in self._condemned and not self._commit(metadata, only_if_absent=True):
@@ -139,6 +130,27 @@ class S3Tier:
     def condemn(self, key: str) -> None:
         self._condemned.add(key)
 
+    def holds(self, key: str) -> bool:
+        if not self._breaker.closed:
+            return False
+        try:
+            return self._winner(key) is not None
+        except Exception as error:  # as above
+            self._failed("reading", error)
+            return False
+
+    def keys(self) -> list[str] | None:
+        if not self._breaker.closed:
+            return None
+        start = self._object("", "")
+        try:
+            pages = self._client().get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=start)
+            names = [item["Key"].removeprefix(start) for page in pages for item in page.get("Contents", [])]
+        except Exception as error:  # as above
+            self._failed("listing", error)
+            return None
+        return sorted(name.split("/")[0] for name in names if _COMMITTED.fullmatch(name))
+
     def _commit(self, metadata: GoldenMetadata, *, only_if_absent: bool) -> bool:
         """Put the metadata; False if the condition refused it."""
         from botocore.exceptions import ClientError
@@ -153,9 +165,9 @@ class S3Tier:
                 **condition,
             )
         except ClientError as error:
-            if only_if_absent and _status(error) in (409, 412):
+            if only_if_absent and http_status(error) in (409, 412):
                 return False
-            if only_if_absent and _status(error) == 501:  # a server without conditional writes
+            if only_if_absent and http_status(error) == 501:  # a server without conditional writes
                 return self._commit(metadata, only_if_absent=False)
             raise
         return True
@@ -171,7 +183,7 @@ class S3Tier:
         except DamagedEntryError:
             return None
         except Exception as error:
-            if _status(error) == 404:
+            if http_status(error) == 404:
                 return None
             raise
 
@@ -179,7 +191,7 @@ class S3Tier:
         try:
             answer = self._client().get_object(Bucket=self.bucket, Key=self._object(key, METADATA_NAME))
         except Exception as error:
-            if _code(error) == "NoSuchKey" or (_status(error) == 404 and _code(error) == "404"):
+            if error_code(error) == "NoSuchKey" or (http_status(error) == 404 and error_code(error) == "404"):
                 return None
             raise
         size = answer["ContentLength"]
@@ -204,7 +216,7 @@ class S3Tier:
         if isinstance(error, OSError) and error.errno in _LOCAL_TROUBLE:
             self._warn(f"a golden from {self._place} cannot be written here: {error.strerror}")
             return
-        code = _code(error) or type(error).__name__
+        code = error_code(error) or type(error).__name__
         if doing == "writing" and code in ("AccessDenied", "403"):
             self._breaker.writable = False  # a consumer that may only read is a normal thing to be
             self._warn(f"goldens are not written to {self._place}: {code}")
@@ -220,70 +232,15 @@ class S3Tier:
         return f"s3://{self.bucket}/{self.prefix}"
 
     def _object(self, key: str, name: str) -> str:
-        return "/".join(part for part in (self.prefix, "v1", key, name) if part)
+        """Name of an object; without `key` and `name` the prefix of them all."""
+        return "/".join(part for part in (self.prefix, "v1", key, name) if part) + ("" if key else "/")
 
     def _client(self) -> Any:
         identity = (os.getpid(), self._endpoint, self.settings)
         with _client_lock:
             if identity not in _clients:
-                _clients[identity] = _new_client(self._endpoint, self.settings)
+                _clients[identity] = new_client(self._endpoint, self.settings)
             return _clients[identity]
 
 
 _client_lock = threading.Lock()
-
-
-def _new_client(endpoint: str, settings: S3Settings) -> Any:
-    import boto3
-    from botocore.config import Config
-
-    # servers other than AWS mishandle the trailing checksums that boto3 sends by default; sha256 is ours anyway
-    own_server: dict[str, Any] = {
-        "s3": {"addressing_style": "path"},
-        "request_checksum_calculation": "when_required",
-        "response_checksum_validation": "when_required",
-    }
-    session = boto3.session.Session()
-    return session.client(
-        "s3",
-        endpoint_url=endpoint or None,
-        region_name=session.region_name or "us-east-1",
-        config=Config(
-            connect_timeout=settings.connect_timeout_s,
-            read_timeout=settings.read_timeout_s,
-            retries={"mode": "standard", "total_max_attempts": settings.attempts},
-            max_pool_connections=16,
-            tcp_keepalive=True,
-            **(own_server if endpoint else {}),
-        ),
-    )
-
-
-def _transfer_config() -> Any:
-    from boto3.s3.transfer import TransferConfig
-
-    # "classic": the CRT client, chosen by itself on accelerator hosts, ignores endpoint_url
-    return TransferConfig(
-        multipart_threshold=64 * _MIB,
-        multipart_chunksize=32 * _MIB,
-        max_concurrency=8,
-        io_chunksize=64 << 10,  # small: the deadline is checked once a chunk; 1 MiB was no faster
-        preferred_transfer_client="classic",
-    )
-
-
-def _response(error: Exception) -> dict[str, Any]:
-    """The server's answer in a ClientError, or in the one that boto3 wrapped in an upload error."""
-    for candidate in (error, error.__cause__, error.__context__):
-        response = getattr(candidate, "response", None)
-        if isinstance(response, dict):
-            return response
-    return {}
-
-
-def _status(error: Exception) -> int | None:
-    return _response(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
-
-
-def _code(error: Exception) -> str:
-    return str(_response(error).get("Error", {}).get("Code", ""))

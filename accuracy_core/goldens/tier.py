@@ -23,3 +23,11 @@ class RemoteTier(Protocol):
     def condemn(self, key: str) -> None:
         """What `fetch` delivered is damaged: let the next `publish` of `key` replace it."""
         ...
+
+    def holds(self, key: str) -> bool:
+        """Whether a complete entry is there; its bytes are not looked at."""
+        ...
+
+    def keys(self) -> list[str] | None:
+        """Keys of all committed entries; None when they cannot be listed."""
+        ...
