@@ -18,6 +18,7 @@ from accuracy_core.prompts.conclusion import Conclusion
 
 SECONDS_BETWEEN_COUNTS = 5.0
 LOG_LINES = 12
+NOTES = 6  # the report has all of them
 STYLE = {Banner.GREEN: "green", Banner.YELLOW: "yellow", Banner.RED: "red", Banner.GREY: "bright_black"}
 
 
@@ -82,6 +83,8 @@ def show_conclusion(console: Console, conclusion: Conclusion, report: str | None
             text.append(f"\nbranch: {culprit.branch}")
     if conclusion.fix:
         text.append(f"\nwhat to do: {conclusion.fix}")
+    for note in conclusion.notes[:NOTES]:
+        text.append(f"\nnote: {note}")
     for suspect in conclusion.suspects:
         text.append(f"\nlook at: {suspect}")
     if conclusion.log_tail:

@@ -7,7 +7,9 @@ import io
 from rich.console import Console
 
 from accuracy_core.errors import EngineArgumentError
-from accuracy_core.prompts.conclusion import conclude_error
+from accuracy_core.outcome import Outcome, Verdict
+from accuracy_core.prompts.conclusion import conclude, conclude_error
+from accuracy_core.schemas import PromptAnalysisStatus
 from flows.cli.console import LOG_LINES, show_conclusion
 
 
@@ -22,3 +24,10 @@ def test_a_run_that_broke_says_what_to_do_and_shows_the_end_of_the_log():
     assert f"line-{40 - LOG_LINES}." in text
     assert f"line-{39 - LOG_LINES}." not in text
     assert text.index("line-39.") < text.index("somewhere/report.html")
+
+
+def test_numerics_that_passed_are_not_hidden_by_stages_left_out():
+    analysis = PromptAnalysisStatus(outcome=Outcome.NUMERICS, verdict=Verdict.PASS, n_prompts=1)
+    console = Console(file=io.StringIO(), width=100)
+    show_conclusion(console, conclude(None, analysis, skipped=["evaluate", "task_analysis"]), None)
+    assert "what was measured, passed" in console.file.getvalue()
