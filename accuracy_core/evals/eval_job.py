@@ -86,3 +86,13 @@ class EvaluationFailed(InfrastructureError):
         self.total = 0
         self.per_task: dict[str, tuple[int, int]] = {}
         self.partial_scores: dict[str, tuple[float, int]] = {}
+
+    def as_dict(self) -> dict[str, JsonValue]:
+        """What is known of the part that was done."""
+        return {
+            "message": self.message,
+            "done": self.done,
+            "total": self.total,
+            "per_task": {task: list(counts) for task, counts in self.per_task.items()},
+            "partial_scores": {key: list(found) for key, found in self.partial_scores.items()},
+        }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -189,6 +190,11 @@ class Evaluation:
         ):
             if records:
                 self.warnings.append(f"{len(records)} of {len(generated)}: {what}: {_names(records)}")
+        nan = [record for record in self._records if record.logprob is not None and math.isnan(record.logprob)]
+        if nan:
+            self.warnings.append(
+                f"{len(nan)} log-probabilities are not a number, they count as impossible: {_names(nan)}"
+            )
         self.warnings += _bos_warnings(self._records, self._model.encoder.prefix_ids) if self._model else []
         return {
             "n_requests": len(self._records) or self._total,

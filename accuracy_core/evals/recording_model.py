@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from lm_eval.api.instance import Instance
 from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
 
-from accuracy_core.errors import ConfigurationError, InfrastructureError
+from accuracy_core.errors import ConfigurationError
 from accuracy_core.evals.eval_job import EvalJob
 from accuracy_core.evals.prompt_encoding import PromptEncoder
 from accuracy_core.evals.request_cache import RequestCache
@@ -226,11 +226,6 @@ class Recorder:
                 fix="choose generate_until tasks, or a server that supports `echo` and `logprobs`",
             )
         logprob, is_greedy = self.parse_logprobs(outputs=body, tokens=[tokens], ctxlens=[ctxlen])[0]
-        if not math.isfinite(logprob):
-            raise InfrastructureError(
-                f"the server returned the log-probability {logprob} for a prompt of task {self._task}",
-                fix="its numerics are broken: run the prompt analysis on curated prompts to find where that starts",
-            )
         return {"logprob": logprob, "is_greedy": bool(is_greedy)}
 
     @property
@@ -287,4 +282,8 @@ def _usable(body: Any, generate: bool) -> str:
 
 
 def _value(answer: Answer, generate: bool) -> Any:
-    return (answer["text"] or "") if generate else (answer["logprob"], answer["is_greedy"])
+    """What lm-eval gets. A log-probability that is not a number must not win an argmax: it counts as impossible."""
+    if generate:
+        return answer["text"] or ""
+    logprob = answer["logprob"]
+    return (-math.inf, False) if math.isnan(logprob) else (logprob, answer["is_greedy"])

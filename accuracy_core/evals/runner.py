@@ -6,6 +6,7 @@ it is killing one child, and the child ends by itself when this process is gone.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,9 +20,11 @@ from accuracy_core.evals.eval_job import EvalJob, EvalRun, EvaluationFailed
 from accuracy_core.evals.preconditions import check_tasks
 from accuracy_core.evals.readers.scores import scores_of_file
 from accuracy_core.evals.sampling_defaults import NEUTRAL_SAMPLING, overridden_defaults
+from accuracy_core.schemas import write_text
 
 Progress = Callable[[int, int], None]
 _FALLBACK_CONTEXT = 2048
+_PARTIAL = "partial_results.json"
 
 
 def run_lm_eval(
@@ -100,8 +103,7 @@ def run_lm_eval(
     ]
     if cache_dir and not cache_identity:
         notes.append("no request cache: the identity of model and engine is not known")
-    closing = run_child(job, on_progress)
-    return _finished(job, closing, overridden, notes)
+    return _finished(job, _run(job, on_progress), overridden, notes)
 
 
 def run_reference_eval(
@@ -142,7 +144,18 @@ def run_reference_eval(
         num_threads=num_threads,
     )
     overridden = overridden_defaults(str(model))
-    return _finished(job, run_child(job, None), overridden, [])
+    return _finished(job, _run(job, None), overridden, [])
+
+
+def _run(job: EvalJob, on_progress: Progress | None) -> dict[str, Any]:
+    """Run the child; what it had reached when it failed is written to `partial_results.json`."""
+    partial = Path(job.results_dir) / _PARTIAL
+    partial.unlink(missing_ok=True)
+    try:
+        return run_child(job, on_progress)
+    except EvaluationFailed as failed:
+        write_text(partial, json.dumps(failed.as_dict(), indent=2) + "\n")
+        raise
 
 
 def _check_limit(limit: int | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -213,8 +214,13 @@ def test_log_probabilities_that_are_no_numbers(tmp_path: Path) -> None:
             "choices": [{"index": 0, "text": "", "logprobs": {"token_logprobs": values, "top_logprobs": tops}}]
         }
 
-    with serve(broken) as (url, _), pytest.raises(InfrastructureError, match="log-probability nan"):
-        Run(job(url, tmp_path, tasks=["assay_mc_add"])).finish()
+    with serve(broken) as (url, _):
+        closing = Run(job(url, tmp_path, tasks=["assay_mc_add"])).finish()
+    assert any("12 log-probabilities are not a number" in warning for warning in closing["warnings"])
+    records = list(read_records(Path(closing["files"][-1])))
+    assert all(math.isnan(record.logprob) for record in records)
+    [table] = read_results(closing["folder"]).samples.values()
+    assert table.record(0)["resps"][0][0] == ["-inf", "False"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -122,6 +123,7 @@ def test_killed_server_and_retry(undisturbed: EvalRun, servers: Servers, folder:
     partial, n = caught.value.partial_scores["assay_arith/exact_match,strict-match"]
     assert n == caught.value.per_task["assay_arith"][0]
     assert 0.5 < partial <= 1
+    assert json.loads((folder / "killed/partial_results.json").read_text())["done"] == answered
     again = evaluate(servers, folder, "again", cache_identity="A")
     assert again.n_from_cache >= answered
     assert again.n_from_cache < 340

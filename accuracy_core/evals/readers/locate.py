@@ -12,6 +12,7 @@ from accuracy_core.errors import ConfigurationError
 from accuracy_core.evals.readers.text_files import read_text
 
 _STAMP = re.compile(r"_(\d{4}-\d{2}-\d{2}T\d{2}-\d{2}-\d{2}(?:\.\d+)?)$")
+_LARGEST_UNNAMED = 64 << 20  # bytes; larger JSON files are looked into only when their name says results
 #: files of ours that lie beside lm-eval's
 _NOT_SAMPLES = ("requests_",)
 
@@ -39,6 +40,8 @@ def locate(path: Path) -> RunFiles:
     files = sorted(item for item in path.rglob("*") if item.is_file())
     results = [item for item in files if item.suffix == ".json" and _is_results(item)]
     samples = [item for item in files if item.suffix == ".jsonl" and not item.name.startswith(_NOT_SAMPLES)]
+    if not results:  # any other .jsonl could be anything
+        samples = [item for item in samples if item.name.startswith("samples_")]
     if not results and not samples:
         raise ConfigurationError(
             f"no lm-eval results in {path}", fix="give the directory that holds results_*.json and samples_*.jsonl"
@@ -119,14 +122,15 @@ def _one_model_only(path: Path, files: list[Path]) -> None:
 
 
 def _is_results(path: Path) -> bool:
-    """A results file by name (also when it is broken: that must be named), else by content."""
-    if path.name.startswith("results"):
-        return True
+    """By content; a file that is named so and cannot be read counts too, for that must be said."""
+    named = path.name.startswith("results")
+    if not named and path.stat().st_size > _LARGEST_UNNAMED:
+        return False
     try:
         raw = json.loads(read_text(path))
     except (OSError, ValueError):
-        return False
-    return isinstance(raw, dict) and isinstance(raw.get("results"), dict)
+        return named
+    return isinstance(raw.get("results"), dict) if isinstance(raw, dict) else named
 
 
 def _model_in(path: Path) -> str:

@@ -28,6 +28,17 @@ def test_a_directory_of_other_files(tmp_path: Path) -> None:
         read_results(tmp_path)
 
 
+def test_a_whole_run_directory(tmp_path: Path) -> None:
+    """Other stages' files beside the results are none."""
+    write_run(tmp_path / "eval_results/m", {"sums": RECORDS})
+    for name in ("task_analysis/results_summary.json", "report.json", "partial_results.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('{"deviating": []}')
+    (tmp_path / "eval_results/m/requests_x.jsonl").write_text("{}")
+    (tmp_path / "other.jsonl").write_text("{}")
+    assert list(read_results(tmp_path).samples) == ["sums"]
+
+
 @pytest.mark.parametrize("source", [{}, {"results": 3}, {"samples": {}}])
 def test_a_dict_that_is_no_result(source: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError, match="no mapping 'results'"):
