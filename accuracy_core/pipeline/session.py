@@ -27,10 +27,9 @@ class EvaluationSession:
 
     def server(self) -> RunningServer:
         """The running server; started on first use, and again after it died."""
-        if self._server is not None:
-            if self._server.alive:
-                return self._server
-            self.stop()
+        if self._server is not None and self._server.alive:
+            return self._server
+        self.stop()  # also gives back the cores of a start that failed
         parameters = self.run.parameters
         progress.report("evaluate", message="waiting for the device")
         self._lease = lease_cores(

@@ -17,7 +17,7 @@ PROMPT = ("--prompt", "Q: 47+38\nA:", "--stage", "prompt_analysis", "--stage", "
 
 def in_evaluation(command):
     log = command.output / "eval_results" / "server.log"
-    return lambda: log.exists() and b"/v1/completions" in log.read_bytes()
+    return lambda: log.exists() and b"POST /v1/completions" in log.read_bytes()
 
 
 def in_prompt_stage(command):
