@@ -82,7 +82,7 @@ def _debug(run: Run) -> Conclusion:
 def run_here(parameters: RunParameters) -> tuple[Conclusion, str | None]:
     """Run the flow in this process, against the configured Prefect API or a temporary one.
 
-    Returns the conclusion and the report's path. An error that nobody foresaw is raised as it is.
+    Returns the conclusion and the report's path, None if there is no report. An error that nobody foresaw is raised as it is.
     """
     parameters = with_output_dir(parameters)
     with local_api():
@@ -91,7 +91,8 @@ def run_here(parameters: RunParameters) -> tuple[Conclusion, str | None]:
     if isinstance(conclusion, BaseException):
         raise conclusion
     page = RunDir.at(parameters.output_dir or "").report_html
-    return Conclusion.model_validate(conclusion), str(page) if "report" in parameters.stages else None
+    written = "report" in parameters.stages and page.exists()
+    return Conclusion.model_validate(conclusion), str(page) if written else None
 
 
 def main() -> int:

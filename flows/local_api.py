@@ -23,19 +23,22 @@ from accuracy_core.errors import InfrastructureError
 
 STARTUP_TIMEOUT_S = 180.0
 FLUSH_TIMEOUT_S = 5.0
+REACH_TIMEOUT_S = 15.0
 
 
 @contextlib.contextmanager
 def local_api() -> Iterator[str]:
     """Yield the URL of the API: the configured one, or that of a temporary server on loopback.
 
-    Raises InfrastructureError with the end of the server's log when it does not come up.
+    Raises InfrastructureError when the configured one cannot be reached, or when the temporary one does not come up,
+    with the end of its log.
     """
     import prefect
     from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE, temporary_settings
 
     configured = PREFECT_API_URL.value()
     if configured:
+        _check_reachable(configured)
         yield configured
         return
     port = _free_port()
@@ -56,6 +59,16 @@ def local_api() -> Iterator[str]:
                 yield url
             finally:
                 _flush()
+
+
+def _check_reachable(url: str) -> None:
+    try:
+        httpx.get(f"{url.rstrip('/')}/health", timeout=REACH_TIMEOUT_S)
+    except httpx.HTTPError as error:
+        raise InfrastructureError(
+            f"the Prefect API at {httpx.URL(url).copy_with(userinfo=b'')} cannot be reached: {type(error).__name__}",
+            fix="start it with `prefect server start`, or unset PREFECT_API_URL to use a temporary one",
+        ) from error
 
 
 def _flush() -> None:
