@@ -82,7 +82,8 @@ def _debug(run: Run) -> Conclusion:
 def run_here(parameters: RunParameters) -> tuple[Conclusion, str | None]:
     """Run the flow in this process, against the configured Prefect API or a temporary one.
 
-    Returns the conclusion and the report's path, None if there is no report. An error that nobody foresaw is raised as it is.
+    Returns the conclusion, and the report's path or None if there is no report. An error that nobody foresaw is raised
+    as it is.
     """
     parameters = with_output_dir(parameters)
     with local_api():
