@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 
 def _quantiles(alpha: float, power: float) -> float:
-    from scipy.stats import norm
-
-    return float(norm.ppf(1 - alpha) + norm.ppf(power))
+    normal = NormalDist()
+    return normal.inv_cdf(1 - alpha) + normal.inv_cdf(power)
 
 
 def detectable_drop_unpaired(n: int, proportion: float = 0.5, *, alpha: float = 0.05, power: float = 0.8) -> float:

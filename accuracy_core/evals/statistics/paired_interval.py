@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -26,9 +27,11 @@ class PairedDifference:
     method: str
 
     def quantile(self, level: float) -> float:
-        from scipy.stats import norm, t
+        if self.dof is None:
+            return NormalDist().inv_cdf(level)
+        from scipy.stats import t
 
-        return float(norm.ppf(level) if self.dof is None else t.ppf(level, self.dof))
+        return float(t.ppf(level, self.dof))
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Two-sided interval; (NaN, NaN) when there are too few samples for one."""

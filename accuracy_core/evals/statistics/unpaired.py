@@ -10,12 +10,10 @@ def two_proportion_p(right_a: int, n_a: int, right_b: int, n_b: int) -> float:
 
     Raises ValueError for counts that do not fit.
     """
-    from scipy.stats import norm
-
     if not (0 <= right_a <= n_a and 0 <= right_b <= n_b and n_a > 0 and n_b > 0):
         raise ValueError(f"counts do not fit: {right_a}/{n_a} and {right_b}/{n_b}")
     pooled = (right_a + right_b) / (n_a + n_b)
     variance = pooled * (1 - pooled) * (1 / n_a + 1 / n_b)
     if variance == 0:
         return 1.0
-    return float(2 * norm.sf(abs(right_a / n_a - right_b / n_b) / math.sqrt(variance)))
+    return math.erfc(abs(right_a / n_a - right_b / n_b) / math.sqrt(2 * variance))
