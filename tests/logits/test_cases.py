@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ import torch
 from accuracy_core.logits import MultiPromptValidationResult, multi_prompt_logit_validation
 from accuracy_core.outcome import Verdict
 
+from . import documented_rule
 from .shared_cases import Replay, load, per_prompt
 
 make = load("make_cases")
@@ -84,3 +87,29 @@ def test_clean_inputs_are_not_changed() -> None:
     validate("masked-on-both-sides")
     for x, y in zip(before, (case.baseline, case.expected, case.target), strict=True):
         assert torch.equal(x, y)
+
+
+DOCS = Path(__file__).parents[2] / "docs" / "numerics.md"
+
+
+def documented_table() -> dict[str, tuple[str, str, str]]:
+    """case -> (right, ours, plain documented rule), from the table in the docs."""
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|", DOCS.read_text(), re.MULTILINE)
+    return {name: (right.strip(), ours.strip(), plain.strip()) for name, right, ours, plain in rows}
+
+
+def test_table_in_the_docs_lists_every_case_and_our_verdict() -> None:
+    table = documented_table()
+    assert set(table) == set(CASES)
+    for name, case in CASES.items():
+        assert table[name][0] == "/".join(sorted(case.right))
+        assert table[name][1] == validate(name).verdict
+
+
+@pytest.mark.slow
+def test_table_in_the_docs_is_right_about_the_plain_rule() -> None:
+    answers = {True: "pass", False: "fail"}
+    for name, (_, _, plain) in documented_table().items():
+        case = CASES[name]
+        got = documented_rule.passes(case.baseline, case.expected, case.target)
+        assert plain == answers.get(got, got), name
