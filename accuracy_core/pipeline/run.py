@@ -59,7 +59,8 @@ def resolve_run(parameters: RunParameters) -> Run:
     from accuracy_core.models import model_fingerprint, resolve_model
 
     model_path = str(resolve_model(parameters.engine.model, need_tokenizer=parameters.engine.tokenizer is None))
-    if parameters.engine.model == EMBEDDED and not parameters.thresholds:
+    own = parameters.evaluation.results is None  # other results may be of other tasks, even of another model
+    if parameters.engine.model == EMBEDDED and own and not parameters.thresholds:
         parameters = parameters.model_copy(update={"thresholds": default_thresholds(parameters.evaluation.tasks)})
     _check_plugins(parameters)
     _check_tolerances(parameters)

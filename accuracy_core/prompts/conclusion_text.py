@@ -80,6 +80,9 @@ def missed_thresholds(task: TaskStatus) -> str:
     missed = []
     for result in task.thresholds:
         if not result.passed:
+            if not result.key:
+                missed.append(f"{result.given_key}: no such score in the results")
+                continue
             numbers = "" if math.isnan(result.value) else f" {result.value:.4g}, bound {result.bound:.4g}"
             missed.append(f"{result.key or result.given_key}{numbers}")
     return "; ".join(missed) or "thresholds not met"

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -90,6 +91,16 @@ def test_a_bucket_that_cannot_be_written(run, monkeypatch):
     result = run(output="s3://no-such-bucket/run")
     assert result.exit_code == 3, result.output
     assert "not writable" in " ".join(result.output.split())
+
+
+def test_default_thresholds_are_not_held_against_results_of_other_tasks(tmp_path):
+    from accuracy_core.pipeline.run import resolve_run
+    from accuracy_core.schemas import RunParameters
+
+    cases = Path(__file__).parent.parent / "cases" / "lm_eval" / "group-weighted" / "run"
+    given = {"output_dir": str(tmp_path), "engine": {"model": "embedded", "engine": "transformers"}}
+    run = resolve_run(RunParameters.model_validate({**given, "evaluation": {"results": str(cases)}}))
+    assert run.parameters.thresholds == {}
 
 
 def test_a_port_that_is_taken(run):

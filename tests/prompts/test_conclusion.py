@@ -248,7 +248,13 @@ def test_a_conclusion_survives_json():
     assert Conclusion.from_json(done.to_json()) == done
 
 
+def test_a_threshold_without_a_score_is_not_called_a_low_score_only():
+    nameless = ThresholdResult(given_key="acc,none", passed=False, reason="there is no score")
+    done = conclude(TaskStatus(passed=False, thresholds=[nameless]), analysis())
+    assert "acc,none: no such score in the results" in done.headline
+
+
 def test_nan_scores_are_not_printed_as_numbers():
-    bad = ThresholdResult(given_key="acc,none", bound=0.5, value=math.nan, passed=False, reason="NaN")
+    bad = ThresholdResult(given_key="acc,none", key="t/acc,none", bound=0.5, value=math.nan, passed=False, reason="NaN")
     done = conclude(TaskStatus(passed=False, thresholds=[bad]), analysis())
     assert "nan" not in done.headline
