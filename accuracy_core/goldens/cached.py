@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from accuracy_core.goldens.capture import Capture
 from accuracy_core.goldens.key import loader_identity
 from accuracy_core.goldens.location import cache_directory
 from accuracy_core.goldens.mapping import ReferenceGoldens
@@ -42,6 +44,7 @@ def get_cached_reference_goldens(
     num_threads: int = 1,
     loader_version: str = "",
     lock_timeout_s: float = LOCK_TIMEOUT_S,
+    capture: Capture | None = None,
 ) -> ReferenceGoldens:
     """References of every prompt as `generate_three_way_reference_logits` computes them, cached.
 
@@ -52,6 +55,66 @@ def get_cached_reference_goldens(
 
     Raises ConfigurationError and NotMeasuredError before loading, ReferenceError_ if there is no usable reference.
     """
+    plan = plan_references(
+        model_id,
+        model_checkpoint,
+        model_config,
+        tokenizer,
+        prompts,
+        output_length,
+        dtype,
+        kv_cache_dtype,
+        model_loader,
+        hf_overrides,
+        cache_dir,
+        forced_token_ids=forced_token_ids,
+        attn_implementation=attn_implementation,
+        trust_remote_code=trust_remote_code,
+        num_threads=num_threads,
+        loader_version=loader_version,
+        capture=capture,
+    )
+    goldens = get_or_compute_many(
+        plan.key_configs,
+        lambda indices: compute_references(plan.request, indices),
+        cache_dir=cache_dir,
+        s3_uri=s3_uri,
+        provenance=plan.provenance,
+        lock_timeout_s=lock_timeout_s,
+    )
+    return ReferenceGoldens(goldens)
+
+
+@dataclass(frozen=True)
+class ReferencePlan:
+    """A checked request and what identifies the golden of each of its prompts. Nothing was loaded yet."""
+
+    request: ReferenceRequest
+    key_configs: list[dict[str, Any]]
+    provenance: dict[str, Any]
+
+
+def plan_references(
+    model_id: str,
+    model_checkpoint: str | os.PathLike[str],
+    model_config: Any = None,
+    tokenizer: Any = None,
+    prompts: Sequence[Prompt] = (),
+    output_length: int = 16,
+    dtype: str | torch.dtype = "bfloat16",
+    kv_cache_dtype: str = "auto",
+    model_loader: ModelLoader | None = None,
+    hf_overrides: Mapping[str, Any] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    *,
+    forced_token_ids: Sequence[Sequence[int]] | None = None,
+    attn_implementation: str = "auto",
+    trust_remote_code: bool = False,
+    num_threads: int = 1,
+    loader_version: str = "",
+    capture: Capture | None = None,
+) -> ReferencePlan:
+    """Check the arguments of `get_cached_reference_goldens` and make the keys. Raises as it does before loading."""
     checkpoint = resolve_model(os.fspath(model_checkpoint), need_tokenizer=False)
     request = prepare_request(
         str(checkpoint),
@@ -67,23 +130,20 @@ def get_cached_reference_goldens(
         attn_implementation=attn_implementation,
         trust_remote_code=trust_remote_code,
         num_threads=num_threads,
+        capture=capture,
     )
     shared = reference_key_config(
         request,
         checkpoint_digest=model_fingerprint(checkpoint, memo_dir=cache_directory(cache_dir) / "digests"),
-        loader={"name": "transformers"} if model_loader is None else loader_identity(model_loader, loader_version),
+        loader={"name": request.loader_name} if model_loader is None else loader_identity(model_loader, loader_version),
         kv_cache_dtype=check_kv_cache_dtype(kv_cache_dtype, request.dtype),
         trust_remote_code=trust_remote_code,
     )
-    goldens = get_or_compute_many(
+    return ReferencePlan(
+        request,
         [prompt_key_config(shared, request, index) for index in range(len(request.prompts))],
-        lambda indices: compute_references(request, indices),
-        cache_dir=cache_dir,
-        s3_uri=s3_uri,
-        provenance=_provenance(model_id, Path(checkpoint).name, num_threads),
-        lock_timeout_s=lock_timeout_s,
+        _provenance(model_id, Path(checkpoint).name, num_threads),
     )
-    return ReferenceGoldens(goldens)
 
 
 def reference_key_config(
@@ -114,6 +174,7 @@ def reference_key_config(
         "trust_remote_code": trust_remote_code,
         "device": "cpu",
         **({} if request.dtype == "float32" else {"products": PRODUCTS}),
+        **({} if request.capture is None else {"capture": dict(request.capture.identity())}),
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "torch": str(torch.__version__),
         "transformers": transformers.__version__,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
+from accuracy_core.goldens.capture import Capture
+from accuracy_core.goldens.fp8_checkpoint import DEQUANTIZER, check_fp8_checkpoint, is_fp8, load_fp8_checkpoint
+from accuracy_core.goldens.memory import peak_memory_gb
 from accuracy_core.goldens.narrow_products import use_float32_kernels
 from accuracy_core.goldens.prompt_ids import Prompt, check_lengths, tokenize_prompts
 from accuracy_core.goldens.reference_config import (
@@ -20,7 +24,9 @@ from accuracy_core.goldens.reference_config import (
     torch_dtype,
 )
 from accuracy_core.goldens.reference_model import ModelLoader, load_reference_model, one_model, torch_threads
-from accuracy_core.goldens.teacher_forcing import check_finite, forced_logits, greedy_rows
+from accuracy_core.goldens.teacher_forcing import check_finite, forced_pass, greedy_rows
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,8 @@ class ReferenceRequest:
     loader: ModelLoader
     attn_implementation: str
     num_threads: int = 1
+    capture: Capture | None = None
+    loader_name: str = "transformers"
 
 
 def prepare_request(
@@ -53,6 +61,7 @@ def prepare_request(
     attn_implementation: str = "auto",
     trust_remote_code: bool = False,
     num_threads: int = 1,
+    capture: Capture | None = None,
 ) -> ReferenceRequest:
     """Check everything that can be checked without loading weights. Raises ConfigurationError or NotMeasuredError."""
     prompt_ids = tokenize_prompts(prompts, tokenizer)
@@ -61,9 +70,15 @@ def prepare_request(
     check_kv_cache_dtype(kv_cache_dtype, dtype)
     forced = check_lengths(prompt_ids, output_length, full_config, forced_token_ids)
     attention = attention_implementation(full_config, attn_implementation)
+    loader_name = "transformers"
     if model_loader is None:
-        check_not_quantized(full_config)
-        model_loader = partial(load_reference_model, attn_implementation=attention, trust_remote_code=trust_remote_code)
+        load: Callable[..., Any] = load_reference_model
+        if is_fp8(full_config):
+            check_fp8_checkpoint(str(model_checkpoint))
+            load, loader_name = load_fp8_checkpoint, DEQUANTIZER
+        else:
+            check_not_quantized(full_config)
+        model_loader = partial(load, attn_implementation=attention, trust_remote_code=trust_remote_code)
     return ReferenceRequest(
         checkpoint=str(model_checkpoint),
         config=full_config,
@@ -74,6 +89,8 @@ def prepare_request(
         loader=model_loader,
         attn_implementation=attention,
         num_threads=num_threads,
+        capture=capture,
+        loader_name=loader_name,
     )
 
 
@@ -141,26 +158,30 @@ def compute_references(request: ReferenceRequest, indices: Sequence[int]) -> Ite
     """Tensors of the prompts at `indices`, in order: `fp32_logits` and `dtype_logits` float32 (tokens, 1, vocab),
     `input_ids` int64 (1, prompt length), `token_ids` int64 (tokens,). Raises as the function above."""
     prompts = [request.prompts[index] for index in indices]
-    dtype = torch_dtype(request.dtype)
+    dtype, capture = torch_dtype(request.dtype), request.capture
     with torch_threads(request.num_threads):
         with one_model(request.loader, request.checkpoint, torch.float32, request.config) as holder:
             if request.forced is None:
-                rows = greedy_rows(holder[0], prompts, request.output_length)
-                tokens, fp32 = [row.tokens for row in rows], [row.logits for row in rows]
+                rows = greedy_rows(holder[0], prompts, request.output_length, capture)
+                tokens, fp32 = [row.tokens for row in rows], [(row.logits, row.captured) for row in rows]
                 del rows
             else:
                 tokens = [request.forced[index] for index in indices]
-                fp32 = [forced_logits(holder[0], *pair) for pair in zip(prompts, tokens, strict=True)]
-        for logits in fp32:
+                fp32 = [forced_pass(holder[0], *pair, capture) for pair in zip(prompts, tokens, strict=True)]
+        for logits, _ in fp32:
             check_finite(logits, "FP32")
         with one_model(request.loader, request.checkpoint, dtype, request.config) as holder:
             use_float32_kernels(holder[0], dtype)
             for index, prompt in enumerate(prompts):
-                narrow = forced_logits(holder[0], prompt, tokens[index])
+                narrow, captured = forced_pass(holder[0], prompt, tokens[index], capture)
                 check_finite(narrow, request.dtype)
+                wide, captured_wide = fp32[index]
                 yield {
-                    "fp32_logits": [fp32[index].unsqueeze(1)],
+                    "fp32_logits": [wide.unsqueeze(1)],
                     "dtype_logits": [narrow.to(dtype).to(torch.float32).unsqueeze(1)],
                     "input_ids": [torch.tensor([prompt])],
                     "token_ids": [torch.tensor(tokens[index])],
+                    **{f"fp32.{name}": tensors for name, tensors in captured_wide.items()},
+                    **{f"dtype.{name}": tensors for name, tensors in captured.items()},
                 }
+    logger.info("references of %d prompts: peak memory of the process %.1f GB", len(prompts), peak_memory_gb())

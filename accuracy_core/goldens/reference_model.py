@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
+import logging
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -10,9 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from accuracy_core.errors import ConfigurationError, ReferenceError_
+from accuracy_core.goldens.memory import WEIGHT_SHARE, free_bytes, weight_bytes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
+
+
+logger = logging.getLogger(__name__)
 
 
 class ModelLoader(Protocol):
@@ -28,8 +36,13 @@ def load_reference_model(
     config: PreTrainedConfig | None = None,
     attn_implementation: str = "auto",
     trust_remote_code: bool = False,
+    memory_limit: int | None = None,
 ) -> PreTrainedModel:
-    """Load a causal language model as it is, in `dtype`, on the CPU. Raises ConfigurationError if that fails."""
+    """Load a causal language model as it is, in `dtype`, on the CPU. Raises ConfigurationError if that fails.
+
+    Weights beyond `memory_limit` bytes (default: most of the free memory) stay on the disk and are read layer by layer,
+    with a message: slow, but the numbers are the same.
+    """
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
 
@@ -42,6 +55,7 @@ def load_reference_model(
             config=config,
             attn_implementation=None if attn_implementation == "auto" else attn_implementation,
             trust_remote_code=trust_remote_code,
+            **_offload(model_checkpoint, dtype, memory_limit),
         )
     except (ValueError, OSError, ImportError, RuntimeError) as error:
         raise ConfigurationError(
@@ -52,6 +66,21 @@ def load_reference_model(
         if shown:
             transformers_logging.enable_progress_bar()
     return model
+
+
+def _offload(checkpoint: str, dtype: torch.dtype, memory_limit: int | None) -> dict[str, Any]:
+    """Arguments that leave on the disk what does not fit; none if everything does."""
+    limit = int(free_bytes() * WEIGHT_SHARE) if memory_limit is None else memory_limit
+    needed = weight_bytes(checkpoint, dtype)
+    if needed is None or needed <= limit:
+        return {}
+    logger.warning(
+        "%s takes %.1f GB in %s, %.1f GB are to be had: layers that do not fit are read from the disk at each use",
+        checkpoint, needed / 1e9, str(dtype).removeprefix("torch."), limit / 1e9,
+    )  # fmt: skip
+    folder = tempfile.mkdtemp(prefix="offload-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return {"device_map": "auto", "max_memory": {"cpu": limit}, "offload_folder": folder}
 
 
 def check_loaded(model: Any, dtype: torch.dtype) -> PreTrainedModel:
@@ -71,7 +100,8 @@ def check_loaded(model: Any, dtype: torch.dtype) -> PreTrainedModel:
             f"model_loader was asked for {dtype} and returned parameters in {names}",
             fix="load with dtype=dtype and do not convert afterwards",
         )
-    meta = [name for name, parameter in model.named_parameters() if parameter.is_meta]
+    offloaded = "disk" in (getattr(model, "hf_device_map", None) or {}).values()
+    meta = [name for name, parameter in model.named_parameters() if parameter.is_meta and not offloaded]
     if meta:
         raise ReferenceError_(f"model_loader left parameters without data: {', '.join(meta[:3])}")
     return model.eval()

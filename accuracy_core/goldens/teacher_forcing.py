@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any
 
 import torch
 
 from accuracy_core.errors import ReferenceError_
+from accuracy_core.goldens.capture import Capture, Captured
 
 logger = logging.getLogger(__name__)
 
@@ -28,26 +29,39 @@ class GreedyRows:
     """Greedy tokens of one prompt and the FP32 logits that predicted them, float32 (tokens, vocab).
 
     `corrections`: draft tokens that one forward pass put right, at near ties. `deviation`: largest difference between
-    cached decoding and one forward pass, relative to the largest |logit|.
+    cached decoding and one forward pass, relative to the largest |logit|. `captured`: what was taken from the pass that
+    gave the logits.
     """
 
     tokens: list[int]
     logits: torch.Tensor
     corrections: int
     deviation: float
+    captured: Captured = field(default_factory=dict)
 
 
-@torch.inference_mode()
 def forced_logits(model: Any, prompt: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
     """Logits (tokens, vocab) in the model's dtype: row i predicts `tokens[i]` from the prompt and the tokens before it.
 
     One forward over prompt + tokens. Causal attention makes row i independent of what follows.
     """
+    return forced_pass(model, prompt, tokens)[0]
+
+
+@torch.inference_mode()
+def forced_pass(
+    model: Any, prompt: Sequence[int], tokens: Sequence[int], capture: Capture | None = None
+) -> tuple[torch.Tensor, Captured]:
+    """As `forced_logits`, with what `capture` took from the same pass."""
     ids = torch.tensor([[*prompt, *tokens[:-1]]])
     # the logits of a long prompt itself would take gigabytes; nearly every causal model can leave them out
     wanted = {"logits_to_keep": len(tokens)} if "logits_to_keep" in signature(model.forward).parameters else {}
-    logits = model(input_ids=ids, use_cache=False, **wanted).logits[0]
-    return logits[-len(tokens) :].clone()
+    if capture is None:
+        return model(input_ids=ids, use_cache=False, **wanted).logits[0][-len(tokens) :].clone(), {}
+    with capture.recording(model) as collect:
+        output = model(input_ids=ids, use_cache=capture.use_cache, **wanted)
+        captured = {name: list(tensors) for name, tensors in collect(output).items()}
+    return output.logits[0][-len(tokens) :].clone(), captured
 
 
 @torch.inference_mode()
@@ -71,7 +85,9 @@ def greedy_draft(model: Any, prompts: Sequence[Sequence[int]], length: int) -> l
     return [(row[width:].tolist(), logits[:, index]) for index, row in enumerate(output.sequences)]
 
 
-def greedy_rows(model: Any, prompts: Sequence[Sequence[int]], length: int) -> list[GreedyRows]:
+def greedy_rows(
+    model: Any, prompts: Sequence[Sequence[int]], length: int, capture: Capture | None = None
+) -> list[GreedyRows]:
     """Greedy continuation of every prompt, `length` tokens past EOS, with the logits of one forward pass per prompt.
 
     Drafted in batches, then confirmed: each stored row's argmax is the token that follows it. Logits come from a pass
@@ -85,10 +101,10 @@ def greedy_rows(model: Any, prompts: Sequence[Sequence[int]], length: int) -> li
     for start in range(0, len(prompts), size):
         batch = prompts[start : start + size]
         for prompt, (tokens, logits) in zip(batch, greedy_draft(model, batch, length), strict=True):
-            confirmed = _confirm(model, prompt, tokens, logits)
+            confirmed = _confirm(model, prompt, tokens, logits, capture)
             if confirmed.deviation > ONE_FORWARD_TOLERANCE and len(batch) > 1:
                 logger.info("batched draft deviates by %.1e: drafting this prompt alone", confirmed.deviation)
-                confirmed = _confirm(model, prompt, *greedy_draft(model, [prompt], length)[0])
+                confirmed = _confirm(model, prompt, *greedy_draft(model, [prompt], length)[0], capture)
             if not confirmed.deviation <= ONE_FORWARD_TOLERANCE:  # NaN deviates, too
                 raise ReferenceError_(
                     f"token-by-token decoding and one forward pass differ by {confirmed.deviation:.1e} of the largest "
@@ -100,11 +116,13 @@ def greedy_rows(model: Any, prompts: Sequence[Sequence[int]], length: int) -> li
     return rows
 
 
-def _confirm(model: Any, prompt: Sequence[int], draft: list[int], draft_logits: torch.Tensor) -> GreedyRows:
+def _confirm(
+    model: Any, prompt: Sequence[int], draft: list[int], draft_logits: torch.Tensor, capture: Capture | None
+) -> GreedyRows:
     """Replace draft tokens that the one-pass logits do not choose, from the left, until every row agrees."""
     tokens, corrections, deviation = list(draft), 0, 0.0
     for _ in range(len(draft) + 1):
-        logits = forced_logits(model, prompt, tokens)
+        logits, captured = forced_pass(model, prompt, tokens, capture)
         check_finite(logits, "FP32")
         choices = logits.argmax(-1).tolist()
         wrong = next(
@@ -120,7 +138,7 @@ def _confirm(model: Any, prompt: Sequence[int], draft: list[int], draft_logits: 
         tokens = [*tokens[:wrong], choices[wrong]]
         if len(tokens) < len(draft):
             tokens += greedy_draft(model, [[*prompt, *tokens]], len(draft) - len(tokens))[0][0]
-    return GreedyRows(tokens, logits, corrections, deviation)
+    return GreedyRows(tokens, logits, corrections, deviation, captured)
 
 
 def check_finite(logits: torch.Tensor, side: str) -> None:
