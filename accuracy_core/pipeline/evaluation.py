@@ -9,7 +9,7 @@ from accuracy_core.pipeline import progress
 from accuracy_core.pipeline.run import Run
 from accuracy_core.pipeline.session import EvaluationSession
 from accuracy_core.pipeline.stages import recorded
-from accuracy_core.schemas import fingerprint
+from accuracy_core.schemas import StageRecord, fingerprint
 
 STAGE = "evaluate"
 
@@ -24,7 +24,8 @@ def evaluate(run: Run, session: EvaluationSession) -> dict[str, float]:
 
     parameters = run.parameters.evaluation
     inputs = {"target": run.target_identity, "evaluation": parameters.model_dump(mode="json")}
-    with recorded(run.run_dir, STAGE, inputs, ["eval_results"]):
+    outputs: list[str] = []
+    with recorded(run.run_dir, STAGE, inputs, outputs):
         server = session.server()
         try:
             result = run_lm_eval(
@@ -50,7 +51,23 @@ def evaluate(run: Run, session: EvaluationSession) -> dict[str, float]:
         except InfrastructureError as error:
             error.log_tail = error.log_tail or server.log_tail()
             raise
+        outputs.append(str(Path(result.results_dir).relative_to(local_path(run.run_dir.root))))
         return dict(result.scores)
+
+
+def results_location(run: Run) -> str:
+    """Where the results to analyse are: given ones, else what the evaluation in this run directory wrote last.
+
+    A directory that was used for another model before holds that one's results too; they are not this run's.
+    """
+    if run.parameters.evaluation.results is not None:
+        return run.parameters.evaluation.results
+    record = run.run_dir.stages / f"{STAGE}.json"
+    if record.exists():
+        outputs = run.run_dir.read(record, StageRecord).outputs
+        if outputs:
+            return str(run.run_dir.root / outputs[0])
+    return str(run.run_dir.eval_results)
 
 
 def local_path(path: object) -> Path:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accuracy_core.engines.cores import CoreLease, lease_cores
 from accuracy_core.engines.protocol import TargetEngine
@@ -21,6 +22,10 @@ from accuracy_core.prompts.prepared import PreparedPrompts
 from accuracy_core.prompts.tokens import load_tokenizer
 from accuracy_core.schemas import DeviatedPrompts, EngineSpec, PromptAnalysisStatus, Tolerances
 
+if TYPE_CHECKING:
+    from accuracy_core.goldens.mapping import ReferenceGoldens
+    from accuracy_core.goldens.order import GoldenOrder
+
 GOLDENS = "goldens"
 STAGE = "prompt_analysis"
 
@@ -34,8 +39,8 @@ class PreparedAnalysis:
     tokenizer: Any
 
 
-def prepare_analysis(run: Run) -> PreparedAnalysis:
-    """Choose the prompts and get their references, from the cache or computed.
+def prepare_analysis(run: Run, obtain: Callable[[GoldenOrder], ReferenceGoldens] | None = None) -> PreparedAnalysis:
+    """Choose the prompts and get their references, from the cache or computed; by `obtain` if a scheduler does that.
 
     Raises ConfigurationError for prompts that cannot be replayed, ReferenceError_ for unusable references.
     """
@@ -56,6 +61,7 @@ def prepare_analysis(run: Run) -> PreparedAnalysis:
             parameters.output_length,
             tokenizer=tokenizer,
             goldens_dir=run.parameters.goldens_dir,
+            obtain=obtain,
         )
     return PreparedAnalysis(prepared, goldens, tokenizer)
 

@@ -16,7 +16,10 @@ from accuracy_core.schemas import RunDir, StageRecord, fingerprint
 
 @contextlib.contextmanager
 def recorded(run_dir: RunDir, stage: str, inputs: object, outputs: list[str] | None = None) -> Iterator[None]:
-    """Write `stages/<stage>.json` however the block ends; errors pass through."""
+    """Write `stages/<stage>.json` however the block ends; errors pass through.
+
+    `outputs`, paths relative to the run directory, may be filled inside the block.
+    """
     started, clock = datetime.now(UTC), time.monotonic()
     progress.report(stage, message="started")
     record = {"stage": stage, "inputs_hash": fingerprint(inputs), "started": started, "versions": versions()}

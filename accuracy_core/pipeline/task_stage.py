@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from accuracy_core.pipeline.evaluation import results_location
 from accuracy_core.pipeline.run import Run
 from accuracy_core.pipeline.stages import recorded
 from accuracy_core.schemas import TaskStatus
@@ -15,7 +16,7 @@ def analyse_tasks(run: Run) -> TaskStatus:
     from accuracy_core.evals.analyzer import LmEvalAnalyzer
 
     evaluation = run.parameters.evaluation
-    source = evaluation.results or str(run.run_dir.eval_results)
+    source = results_location(run)
     inputs = {"results": source, "thresholds": dict(run.parameters.thresholds), "target": run.target_identity}
     with recorded(run.run_dir, STAGE, inputs, ["task_analysis"]):
         result = run_task_analysis(
