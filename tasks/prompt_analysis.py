@@ -9,6 +9,7 @@ from prefect.cache_policies import NO_CACHE
 from accuracy_core.pipeline import prompt_stage
 from accuracy_core.pipeline.run import Run
 from accuracy_core.schemas import PromptAnalysisStatus
+from tasks.goldens import obtain_goldens
 from tasks.progress import progress_artifact
 
 
@@ -16,7 +17,7 @@ from tasks.progress import progress_artifact
 def goldens_task(run: Run) -> prompt_stage.PreparedAnalysis:
     """Prompts to analyse and their FP32 and BF16 references, from the cache or computed; no device is held."""
     with progress_artifact(prompt_stage.GOLDENS):
-        return prompt_stage.prepare_analysis(run)
+        return prompt_stage.prepare_analysis(run, obtain_goldens)
 
 
 @task(name="prompt-analysis", cache_policy=NO_CACHE, persist_result=False)

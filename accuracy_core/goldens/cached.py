@@ -18,7 +18,7 @@ from accuracy_core.goldens.mapping import ReferenceGoldens
 from accuracy_core.goldens.narrow_products import PRODUCTS
 from accuracy_core.goldens.prompt_ids import Prompt
 from accuracy_core.goldens.reference import ReferenceRequest, compute_references, prepare_request
-from accuracy_core.goldens.reference_config import check_kv_cache_dtype, config_for_key
+from accuracy_core.goldens.reference_config import config_for_key
 from accuracy_core.goldens.reference_model import ModelLoader
 from accuracy_core.goldens.store import LOCK_TIMEOUT_S, get_or_compute_many
 from accuracy_core.models import model_fingerprint, resolve_model
@@ -136,7 +136,7 @@ def plan_references(
         request,
         checkpoint_digest=model_fingerprint(checkpoint, memo_dir=cache_directory(cache_dir) / "digests"),
         loader={"name": request.loader_name} if model_loader is None else loader_identity(model_loader, loader_version),
-        kv_cache_dtype=check_kv_cache_dtype(kv_cache_dtype, request.dtype),
+        kv_cache_dtype=request.kv_cache,
         trust_remote_code=trust_remote_code,
     )
     return ReferencePlan(

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
+from accuracy_core.errors import NotMeasuredError
 from accuracy_core.goldens.capture import Capture
 from accuracy_core.goldens.fp8_checkpoint import DEQUANTIZER, check_fp8_checkpoint, is_fp8, load_fp8_checkpoint
+from accuracy_core.goldens.fp8_kv import fp8_kv_cache, kv_scales
 from accuracy_core.goldens.memory import peak_memory_gb
 from accuracy_core.goldens.narrow_products import use_float32_kernels
 from accuracy_core.goldens.prompt_ids import Prompt, check_lengths, tokenize_prompts
 from accuracy_core.goldens.reference_config import (
+    FP8,
     attention_implementation,
     check_kv_cache_dtype,
     check_not_quantized,
@@ -44,6 +48,7 @@ class ReferenceRequest:
     num_threads: int = 1
     capture: Capture | None = None
     loader_name: str = "transformers"
+    kv_cache: str = "auto"
 
 
 def prepare_request(
@@ -67,9 +72,15 @@ def prepare_request(
     prompt_ids = tokenize_prompts(prompts, tokenizer)
     full_config = load_config(str(model_checkpoint), config, hf_overrides, trust_remote_code=trust_remote_code)
     dtype = target_dtype_name(target_dtype, full_config)
-    check_kv_cache_dtype(kv_cache_dtype, dtype)
+    kv_cache = check_kv_cache_dtype(kv_cache_dtype, dtype)
     forced = check_lengths(prompt_ids, output_length, full_config, forced_token_ids)
     attention = attention_implementation(full_config, attn_implementation)
+    if kv_cache == FP8:
+        if attention == "eager":
+            raise NotMeasuredError(
+                "an FP8 KV cache has no reference with eager attention", fix="compare with kv_cache_dtype='auto'"
+            )
+        attention = "sdpa"
     loader_name = "transformers"
     if model_loader is None:
         load: Callable[..., Any] = load_reference_model
@@ -91,6 +102,7 @@ def prepare_request(
         num_threads=num_threads,
         capture=capture,
         loader_name=loader_name,
+        kv_cache=kv_cache,
     )
 
 
@@ -172,8 +184,11 @@ def compute_references(request: ReferenceRequest, indices: Sequence[int]) -> Ite
             check_finite(logits, "FP32")
         with one_model(request.loader, request.checkpoint, dtype, request.config) as holder:
             use_float32_kernels(holder[0], dtype)
+            scales = kv_scales(request.checkpoint) if request.kv_cache == FP8 else {}
             for index, prompt in enumerate(prompts):
-                narrow, captured = forced_pass(holder[0], prompt, tokens[index], capture)
+                rounded = request.kv_cache == FP8
+                with fp8_kv_cache(holder[0], len(prompt), scales) if rounded else nullcontext():
+                    narrow, captured = forced_pass(holder[0], prompt, tokens[index], capture)
                 check_finite(narrow, request.dtype)
                 wide, captured_wide = fp32[index]
                 yield {

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 _ALIASES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
+FP8 = "fp8_e4m3"
 #: fields of a configuration that say where it came from, not what the model computes
 _NOT_IN_KEY = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "_attn_implementation")
 
@@ -85,10 +86,12 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def check_kv_cache_dtype(kv_cache_dtype: str, dtype: str) -> str:
-    """`auto` if the KV cache holds the target's own dtype. Raises NotMeasuredError for any other."""
+    """`auto` if the KV cache holds the target's own dtype, or `fp8_e4m3`. Raises NotMeasuredError for any other."""
     name = _ALIASES.get(kv_cache_dtype, kv_cache_dtype)
     if name in ("auto", dtype):
         return "auto"
+    if name in ("fp8", FP8):
+        return FP8
     raise NotMeasuredError(
         f"references with a {kv_cache_dtype} KV cache under a {dtype} model are not available",
         fix="compare with kv_cache_dtype='auto'",
