@@ -46,8 +46,8 @@ def choose(
 def _value(x: torch.Tensor, padding: torch.Tensor | None, ids: torch.Tensor) -> torch.Tensor:
     """`x` at one id per row, (rows,) float64; ids beyond its columns are looked up in `padding`."""
     n = x.shape[1]
-    value = x.gather(-1, ids.clamp(max=n - 1).unsqueeze(-1)).squeeze(-1).double()
+    value = x.gather(-1, ids.clamp(max=n - 1).unsqueeze(-1).to(x.device)).squeeze(-1).double().to(ids.device)
     if padding is None:
         return value
-    beyond = padding.gather(-1, (ids - n).clamp(min=0).unsqueeze(-1)).squeeze(-1).double()
+    beyond = padding.gather(-1, (ids - n).clamp(min=0).unsqueeze(-1).to(padding.device)).squeeze(-1).double()
     return torch.where(ids < n, value, beyond)

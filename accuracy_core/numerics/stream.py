@@ -77,13 +77,13 @@ def _measured(index: int, prompt: PromptLogits, plan: Plan, scratch: Scratch) ->
 
     t, e = flat(prompt.target), flat(prompt.expected)
     f = e if prompt.baseline is None else flat(prompt.baseline)
-    ids = None if prompt.sampled is None else prompt.sampled.reshape(total)
+    ids = None if prompt.sampled is None else prompt.sampled.reshape(total).to(t.device)
     for start in range(0, total, max(_ROWS_AT_A_TIME, plan.chunk_rows)):
         stop = min(start + max(_ROWS_AT_A_TIME, plan.chunk_rows), total)
         swept = []
         for at in range(start, stop, plan.chunk_rows):
             part = slice(at, min(at + plan.chunk_rows, stop))
-            f_, e_, t_ = (x[part, :vocab].to(wide) for x in (f, e, t))
+            f_, e_, t_ = (x[part, :vocab].to(t.device, wide) for x in (f, e, t))
             where = f"prompt {index}, tokens {part.start // batch} to {(part.stop - 1) // batch}"
             swept.append(sweep(f_ if f is not e else e_, e_, t_, plan, scratch, where))
         rows = slice(start, stop)
