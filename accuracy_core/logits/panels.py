@@ -46,7 +46,7 @@ def logit_panels(rows: Sequence[RowMetrics], tokens: Sequence[str] | None = None
     for r in rows:
         if r.diverged:
             figure.add_vline(x=r.token, line_color=_DIVERGED, line_width=1, row=1, col=1)
-    _axes(figure, ["relative error", "logit difference", "token id", "logit"])
+    _axes(figure, ["relative error", "logit difference", "token id", "logit"], log=(1,))
     return figure
 
 
@@ -72,15 +72,14 @@ def ratio_panels(
             text=[html.escape(", ".join(h.guard for h in r.guards)) for r in bad],
             hovertemplate="token %{x}: %{text}<extra></extra>", row=1, col=1,
         )  # fmt: skip
-    for y, row, color, label in (
-        (limits.guards.l2_ratio, 1, _GUARD, "L2 guard"),
-        (limits.guards.linf_ratio, 1, _GUARD, "L-inf guard"),
-        (limits.aggregate.linf_ratio, 1, _DIAGNOSTIC, "diagnostic"),
+    for y, row, color, name in (
+        (limits.guards.l2_ratio, 1, "#1f77b4", "L2 guard"),
+        (limits.guards.linf_ratio, 1, "#d62728", "L-inf guard"),
+        (limits.aggregate.linf_ratio, 1, _DIAGNOSTIC, "diagnostic multiplier"),
         (limits.aggregate.bc, 2, _DIAGNOSTIC, "pooled BC limit"),
     ):
-        dash = "dash" if color == _GUARD else "dot"
-        figure.add_hline(y=y, line_color=color, line_dash=dash, line_width=1, annotation_text=label, row=row, col=1)
-    _axes(figure, ["ratio", "BC", "nats"])
+        _limit(figure, row, x, y, name, color, "dot" if color == _DIAGNOSTIC else "dash")
+    _axes(figure, ["ratio", "BC", "nats"], log=(1, 3))
     return figure
 
 
@@ -109,9 +108,20 @@ def _line(
     )  # fmt: skip
 
 
-def _axes(figure: go.Figure, titles: list[str]) -> None:
+def _limit(figure: go.Figure, row: int, x: list[int], y: float, name: str, color: str, dash: str) -> None:
+    """A horizontal line as a trace: on a logarithmic axis plotly misplaces the labels of shapes."""
+    figure.add_scatter(
+        x=[x[0], x[-1]] if x else [], y=[y, y] if x else [], mode="lines", name=f"{name} {y:g}", hoverinfo="skip",
+        line={"color": color, "dash": dash, "width": 1}, row=row, col=1,
+    )  # fmt: skip
+
+
+def _axes(figure: go.Figure, titles: list[str], log: Sequence[int]) -> None:
+    """Titles of the panels; those in `log` (1-based) get a logarithmic axis, so that one outlier leaves the rest
+    visible.
+    """
     for i, title in enumerate(titles, start=1):
-        figure.update_yaxes(title_text=title, row=i, col=1)
+        figure.update_yaxes(title_text=title, type="log" if i in log else "linear", row=i, col=1)
     figure.update_xaxes(title_text="token (generation index)", row=len(titles), col=1)
 
 

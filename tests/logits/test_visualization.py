@@ -127,7 +127,8 @@ def test_ratio_panels_show_guards_and_their_limits(sides: tuple[torch.Tensor, ..
     assert traces["L2 ratio"].y[0] == rows[0].l2_ratio
     assert traces["L2 ratio"].y[6] is None, "an infinite value is a gap, not an invalid number"
     assert list(traces["guard fired"].x) == [4, 6]
-    assert {3.0, 5.0, 1.5, 0.99} <= {s.y0 for s in figure.layout.shapes}
+    limits = {"L2 guard 3": 3.0, "L-inf guard 5": 5.0, "diagnostic multiplier 1.5": 1.5, "pooled BC limit 0.99": 0.99}
+    assert {name: traces[name].y[0] for name in limits} == limits
     json.loads(figure.to_json())
 
 
