@@ -12,7 +12,14 @@ from accuracy_core.numerics.norms import relative
 from accuracy_core.numerics.plan import Plan
 from accuracy_core.numerics.pooled import bias_hits, groups, pooled_hits, typical_ratio
 from accuracy_core.numerics.precision import ulp
-from accuracy_core.numerics.routes import bc_route, divergence_limit, sigma_route, two_way_passed, two_way_route
+from accuracy_core.numerics.routes import (
+    bc_route,
+    divergence_limit,
+    sigma_route,
+    two_way_passed,
+    two_way_route,
+    typical_route,
+)
 from accuracy_core.numerics.stream import RunStats
 from accuracy_core.numerics.verdict import documented_rule, verdict
 from accuracy_core.outcome import Verdict
@@ -45,9 +52,11 @@ def judge(run: RunStats, plan: Plan, tolerances: Tolerances, *, rescue: str) -> 
     passed = two_way_passed(table, plan, tolerances.n_ulps)
     routes = [
         two_way_route(passed, table, plan),
-        sigma_route(measured, len(table), tolerances, plain=rescue == "documented"),
+        sigma_route(measured, tolerances),
         bc_route(measured, tolerances),
     ]
+    if measured is not None and rescue != "documented":
+        routes.append(typical_route(measured, len(table), tolerances))
     return Judgement(
         verdict=verdict(documented_rule(routes), found, rescue=rescue),
         routes=routes,

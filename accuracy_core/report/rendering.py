@@ -95,11 +95,12 @@ _ROUTES = {
     "two_way": "Rows within static limits",
     "sigma_ratio": "σ ratio",
     "agg_bc": "Aggregate BC",
+    "typical_ratio": "Typical L2 ratio",
 }
 
 
 def route_name(route: str) -> str:
-    """A documented route, in words."""
+    """A route, in words."""
     return _ROUTES.get(route, words(route))
 
 

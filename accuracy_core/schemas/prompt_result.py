@@ -32,7 +32,7 @@ class GuardHit(Part):
 
 
 class RouteResult(Part):
-    """One of the documented routes to a pass: `two_way`, `sigma_ratio`, `agg_bc`. `passed` None: not measured."""
+    """A route to a pass: documented `two_way`, `sigma_ratio`, `agg_bc`; ours `typical_ratio`. None: not measured."""
 
     route: str
     passed: bool | None

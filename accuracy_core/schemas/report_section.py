@@ -33,5 +33,5 @@ class ReportSection(ABC):
         """HTML of the section. Everything that comes from a prompt, a model or a log is escaped."""
 
     def render_prompt(self, run_dir: RunDir, index: int) -> str:
-        """HTML that belongs to one prompt, for sections of the prompt tab; '' when there is none. Escaped as `render`."""
+        """HTML that belongs to one prompt, for sections of the prompt tab; '' for none. Escaped as in `render`."""
         return ""

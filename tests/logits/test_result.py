@@ -101,7 +101,9 @@ def test_own_map_and_thresholds_decide() -> None:
     assert compare_prompts(per_prompt(f), e, t).passed
     failed = compare_prompts(per_prompt(f), e, t, tolerances=strict)
     assert failed.verdict is Verdict.FAIL
-    assert [r.passed for r in failed.routes] == [False, False, None]
+    assert {r.route: r.passed for r in failed.routes} == {
+        "two_way": False, "sigma_ratio": False, "agg_bc": None, "typical_ratio": False
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -136,3 +138,20 @@ def test_importing_changes_no_global_switch_and_loads_nothing_heavy() -> None:
         "heavy = {'plotly', 'pandas', 'transformers', 'vllm', 'scipy'} & set(sys.modules); assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_target_as_noisy_as_bf16_passes_though_its_sigma_ratio_is_just_above_1() -> None:
+    f = make.base(4, 3, 8, 900)
+    e, t = per_prompt(make.noisy(f, 5)), per_prompt(make.noisy(f, 6, std=0.0206))
+    strict = effective_tolerances(None, {"all": (0, 1e-6)}, {})
+    result = compare_prompts(per_prompt(f), e, t, tolerances=strict)
+    routes = {r.route: r for r in result.routes}
+    assert 1.0 < routes["sigma_ratio"].value < 1.1
+    assert (routes["two_way"].passed, routes["sigma_ratio"].passed, routes["typical_ratio"].passed) == (
+        False, False, True,
+    )  # fmt: skip
+    assert result.passed
+    assert result.guards == []
+    plain = compare_prompts(per_prompt(f), e, t, tolerances=strict, rescue="documented")
+    assert "typical_ratio" not in {r.route for r in plain.routes}
+    assert plain.verdict is Verdict.FAIL
