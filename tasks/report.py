@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from accuracy_core.pipeline.report_stage import build_report
 from prefect import task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
+from accuracy_core.pipeline.report_stage import build_report
 from accuracy_core.pipeline.run import Run
 from accuracy_core.prompts.conclusion import Conclusion
 
