@@ -12,7 +12,6 @@ import torch
 
 from accuracy_core.errors import ReferenceError_
 from accuracy_core.goldens.capture import Capture, Captured
-from accuracy_core.goldens.packed_products import packed_weights
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +22,6 @@ ONE_FORWARD_TOLERANCE = 1e-4
 #: prompts drafted at a time, and bytes that their logits may take
 DRAFT_BATCH = 16
 DRAFT_BYTES = 512 << 20
-#: tokens from which on packing the weights takes less time than it saves
-PACKING_PAYS = 32
 
 
 @dataclass(frozen=True)
@@ -103,9 +100,7 @@ def greedy_rows(
     size = max(1, min(DRAFT_BATCH, DRAFT_BYTES // row_bytes))
     for start in range(0, len(prompts), size):
         batch = prompts[start : start + size]
-        with packed_weights(model, len(batch) if length >= PACKING_PAYS else 1):
-            drafts = greedy_draft(model, batch, length)
-        for prompt, (tokens, logits) in zip(batch, drafts, strict=True):
+        for prompt, (tokens, logits) in zip(batch, greedy_draft(model, batch, length), strict=True):
             confirmed = _confirm(model, prompt, tokens, logits, capture)
             if confirmed.deviation > ONE_FORWARD_TOLERANCE and len(batch) > 1:
                 logger.info("batched draft deviates by %.1e: drafting this prompt alone", confirmed.deviation)
