@@ -31,18 +31,23 @@ def locate(
     its rows or generation indices. A hit that is about no single token (the whole run or prompt is too noisy) proves
     that something is bad, not where. In both cases the other part is then asked a milder question than "would it have
     been caught alone?": is its typical L2 ratio nearer to the proven part's than to a clean one's (in logs), and above
-    what its few rows scatter by?
+    what its few rows scatter by? With `failed` and no hit (no route passed, no guard objects) the noisier part stands
+    for the proven one if it is noisier than BF16 at all; else, and without ratios, the rows beyond the static two-way
+    limits do.
     """
     hits = [h for h in hits if h.guard != "missing_tokens"]
-    named = {h.token for h in hits if h.token >= 0}
-    if failed and not hits:
-        named = {r.token for r in rows if not r.two_way_passed}
-    if not rows or not (hits or named):
+    if not rows or not (hits or failed):
         return Location(Phase.NONE, None)
     first, later = _part(rows, tolerances, prefill=True), _part(rows, tolerances, prefill=False)
+    named = {h.token for h in hits if h.token >= 0}
+    if not hits and not max(first.above, later.above) > 1:
+        named = {r.token for r in rows if not r.two_way_passed}
+        if not named:
+            return Location(Phase.NONE, None)
     sure_first, sure_later = 0 in named, any(t > 0 for t in named)
     if not named:  # only groups over many tokens: the noisier part is the proven one
-        sure_first, sure_later = first.typical >= later.typical or not later.rows, later.typical > first.typical
+        sure_first = not later.rows or first.above >= later.above
+        sure_later = not sure_first
     bad_first = sure_first or (sure_later and first.resembles(later))
     bad_later = sure_later or (sure_first and later.resembles(first))
     if bad_first:
@@ -55,6 +60,13 @@ class _Part:
     rows: int
     typical: float
     scatter: float
+
+    @property
+    def above(self) -> float:
+        """Typical ratio over what scatter alone reaches; 0 where nothing was measured."""
+        if not self.rows or math.isnan(self.typical):
+            return 0.0
+        return self.typical / math.exp(_SURE * self.scatter)
 
     def resembles(self, proven: _Part) -> bool:
         """Nearer to the proven part than to a clean one, and above its own scatter."""

@@ -240,6 +240,27 @@ def test_location(ratios: list[float], hits: list[GuardHit], want: tuple[Phase, 
     assert (place.phase, place.first_bad_token) == want
 
 
+@pytest.mark.parametrize(
+    ("ratios", "want"),
+    [
+        ([0.9] + [1.2] * 15, (Phase.DECODE, 1)),
+        ([1.4] + [1.2] * 15, (Phase.BOTH, 0)),
+        ([1.6] + [0.95] * 15, (Phase.PREFILL, 0)),
+        ([0.9] * 16, (Phase.NONE, None)),
+    ],
+)
+def test_location_of_a_failure_without_guards(ratios: list[float], want: tuple[Phase, int | None]) -> None:
+    place = locate(rows(ratios), [], default_tolerances(), failed=True)
+    assert (place.phase, place.first_bad_token) == want
+
+
+def test_without_ratios_the_static_limits_locate_a_failure() -> None:
+    static = [r.model_copy(update={"two_way_passed": r.token != 2}) for r in rows([math.nan] * 4)]
+    place = locate(static, [], default_tolerances(), failed=True)
+    assert (place.phase, place.first_bad_token) == (Phase.DECODE, 2)
+    assert locate(static, [], default_tolerances()).phase is Phase.NONE
+
+
 def test_pooled_limit_falls_with_rows_and_small_groups_are_left_alone() -> None:
     limits = default_tolerances().guards
     assert pooled_limit(3, limits) == math.inf
