@@ -12,8 +12,10 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 
 from accuracy_core.errors import AssayError
+from accuracy_core.pipeline.claim import claimed
+from accuracy_core.pipeline.earlier import earlier_analysis, earlier_task_status
 from accuracy_core.pipeline.evaluation import local_path
-from accuracy_core.pipeline.run import Run, resolve_run, with_output_dir
+from accuracy_core.pipeline.run import Run, record, resolve_run, with_output_dir
 from accuracy_core.pipeline.session import EvaluationSession
 from accuracy_core.prompts.conclusion import Conclusion, conclude
 from accuracy_core.schemas import PromptAnalysisStatus, RunDir, RunParameters, TaskStatus
@@ -24,8 +26,6 @@ from tasks.opaque import opaque
 from tasks.prompt_analysis import goldens_task, prompt_analysis_task
 from tasks.report import report_task
 from tasks.task_analysis import task_analysis_task
-
-ALL_STAGES = ("evaluate", "task_analysis", "prompt_analysis")
 
 
 def run_name() -> str:
@@ -49,16 +49,22 @@ def accuracy_debugger(parameters: RunParameters = RunParameters()) -> State[Any]
     """
     try:
         run = resolve_run(parameters)
+        with claimed(run.run_dir):
+            record(run)
+            return state_of(_debug(run))
     except AssayError as error:
         return state_of(conclude(None, None, error=error))
-    return state_of(_debug(run))
 
 
 def _debug(run: Run) -> Conclusion:
+    stages = run.parameters.stages
     task_status: TaskStatus | None = None
     analysis: PromptAnalysisStatus | None = None
-    stages = run.parameters.stages
     try:
+        if "task_analysis" not in stages:
+            task_status = earlier_task_status(run)
+        if "prompt_analysis" not in stages:
+            analysis = earlier_analysis(run)
         if "evaluate" in stages and run.parameters.evaluation.results is None:
             with EvaluationSession(run, local_path(run.run_dir.server_log)) as session:
                 evaluate_task(opaque(run), opaque(session))
@@ -68,7 +74,7 @@ def _debug(run: Run) -> Conclusion:
         if "prompt_analysis" in stages:
             prepared = goldens_task(opaque(run))
             analysis = prompt_analysis_task(opaque(run), opaque(prepared))
-        conclusion = conclude(task_status, analysis, skipped=[name for name in ALL_STAGES if name not in stages])
+        conclusion = conclude(task_status, analysis, skipped=_left_out(run, task_status, analysis))
     except AssayError as error:
         conclusion = conclude(task_status, analysis, error=error)
     if "report" in stages:
@@ -77,6 +83,12 @@ def _debug(run: Run) -> Conclusion:
         except Exception as error:  # a page that cannot be written must not cost what was found
             return conclude(task_status, analysis, error=error)
     return conclusion
+
+
+def _left_out(run: Run, task: TaskStatus | None, analysis: PromptAnalysisStatus | None) -> list[str]:
+    """Stages that this run left out and whose results no earlier run left in the directory."""
+    there = {"evaluate": task, "task_analysis": task, "prompt_analysis": analysis}
+    return [name for name, result in there.items() if name not in run.parameters.stages and result is None]
 
 
 def run_here(parameters: RunParameters) -> tuple[Conclusion, str | None]:

@@ -50,18 +50,19 @@ class Run(Schema):
 
 
 def resolve_run(parameters: RunParameters) -> Run:
-    """Check `parameters` and write `run_config.json`.
+    """Check `parameters`. Creates the run directory and writes nothing into it.
 
     Raises ConfigurationError for: a missing model or one without a tokenizer, a prompt that is too long, an unknown
     task, a threshold on a metric that does not exist, results that are not there, an unknown plugin or fault, no engine
-    interpreter, a port that is taken, an output directory that cannot be written, a stage whose input is missing.
+    interpreter, a port that is taken, an output directory that cannot be written, a stage whose input is missing, a
+    directory that holds stages of another target.
     """
     from accuracy_core.models import model_fingerprint, resolve_model
 
     model_path = str(resolve_model(parameters.engine.model, need_tokenizer=parameters.engine.tokenizer is None))
     own = parameters.evaluation.results is None  # other results may be of other tasks, even of another model
     if parameters.engine.model == EMBEDDED and own and not parameters.thresholds:
-        parameters = parameters.model_copy(update={"thresholds": default_thresholds(parameters.evaluation.tasks)})
+        parameters = parameters.model_copy(update={"thresholds": default_thresholds(parameters.evaluation)})
     _check_plugins(parameters)
     _check_tolerances(parameters)
     _check_engine(parameters)
@@ -81,8 +82,13 @@ def resolve_run(parameters: RunParameters) -> Run:
         target_identity=parameters.engine.identity(content),
         versions=versions(),
     )
-    run_dir.write(run_dir.run_config, run.redacted())
+    _check_target(run)
     return run
+
+
+def record(run: Run) -> None:
+    """Write `run_config.json`, without secrets."""
+    run.run_dir.write(run.run_dir.run_config, run.redacted())
 
 
 def with_output_dir(parameters: RunParameters) -> RunParameters:
@@ -174,6 +180,19 @@ def _check_earlier_stages(parameters: RunParameters, run_dir: RunDir) -> None:
     if "prompt_analysis" in stages and "task_analysis" not in stages and parameters.prompt_analysis.prompts is None:
         fix = "add --stage task_analysis, or give prompts with --prompt"
         _check_there(run_dir.deviated_prompts, "deviated prompts", fix)
+
+
+def _check_target(run: Run) -> None:
+    """A run of some stages must not mix its results with those of another model, engine or fault."""
+    left_out = {"evaluate", "task_analysis", "prompt_analysis"} - set(run.parameters.stages)
+    if not left_out or not run.run_dir.run_config.exists():
+        return
+    before = run.run_dir.read(run.run_dir.run_config, Run)
+    if before.target_identity != run.target_identity:
+        raise ConfigurationError(
+            f"{run.run_dir.root} holds a run of another target: {before.model_name} with other content or settings",
+            fix="give the parameters of that run, or choose another --output directory",
+        )
 
 
 def _check_there(path: AnyPath, what: str, fix: str) -> None:

@@ -13,13 +13,20 @@ import torch
 import accuracy_core.evals
 from accuracy_core.models import resolve_model
 from accuracy_core.pipeline.defaults import default_thresholds
+from accuracy_core.schemas import EvalParameters
 
+KEY = "assay_arith/exact_match,strict-match"
 ANSWER = re.compile(r"#### (-?[0-9.,]+)")
 
 
 def test_only_tasks_that_run_get_a_threshold():
-    assert set(default_thresholds(["assay_suite"])) == {"assay_arith/exact_match,strict-match"}
-    assert default_thresholds(["assay_mc"]) == {}
+    assert set(default_thresholds(EvalParameters(tasks=["assay_suite"]))) == {KEY}
+    assert default_thresholds(EvalParameters(tasks=["assay_mc"])) == {}
+
+
+def test_fewer_documents_mean_a_wider_bound():
+    few = default_thresholds(EvalParameters(tasks=["assay_arith"], limit=4))[KEY]
+    assert few["std"] == pytest.approx(math.sqrt(0.93 * 0.07 / 4))
 
 
 @pytest.mark.slow
@@ -41,6 +48,6 @@ def test_mean_and_std_are_measured_ones():
         assert wanted is not None
         right += given is not None and given[1] == wanted[1]
     mean = right / len(documents)
-    threshold = default_thresholds(["assay_suite"])["assay_arith/exact_match,strict-match"]
+    threshold = default_thresholds(EvalParameters())[KEY]
     assert threshold["mean"] == pytest.approx(mean)
     assert threshold["std"] == pytest.approx(math.sqrt(mean * (1 - mean) / len(documents)), abs=1e-4)
