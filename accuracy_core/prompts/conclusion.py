@@ -111,7 +111,7 @@ def _numerics(
         verdict=verdict,
         banner=banner(Outcome.NUMERICS, verdict),
         headline=headline,
-        notes=notes,
+        notes=list(dict.fromkeys(notes)),
         culprit=culprit,
         suspects=list(culprit.suspects) if culprit else [],
         next_step=culprit.next_step if culprit else "",

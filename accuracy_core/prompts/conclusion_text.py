@@ -58,7 +58,7 @@ def notes(task: TaskStatus | None, analysis: PromptAnalysisStatus | None) -> lis
                 )
         found += [finding.evidence for finding in analysis.findings]
     if task is not None:
-        if task.passed is None and not task.thresholds:
+        if task.passed is None and not task.thresholds and not task.warnings:
             found.append("no threshold was given: scores are reported, not judged")
         found += task.warnings
     return list(dict.fromkeys(found))

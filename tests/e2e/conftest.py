@@ -82,6 +82,11 @@ def prefect_api() -> Iterator[str]:
         yield url
 
 
+def _hear_ctrl_c() -> None:
+    """A suite that runs in the background has SIGINT ignored, and would pass that on."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextlib.contextmanager
 def started(output: Path, *arguments: str, api: str | None, env: dict[str, str] | None = None) -> Iterator[Assay]:
     tag = os.urandom(8).hex()
@@ -90,7 +95,7 @@ def started(output: Path, *arguments: str, api: str | None, env: dict[str, str] 
         environment["PREFECT_API_URL"] = api
     process = subprocess.Popen(
         [sys.executable, "-m", "flows.cli", "run", "--output", str(output), *arguments],
-        cwd=ROOT, env=environment, text=True,
+        cwd=ROOT, env=environment, text=True, preexec_fn=_hear_ctrl_c,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     command = Assay(process, tag, output)

@@ -126,6 +126,7 @@ def test_nothing_outlives_the_caller(tmp_path: Path, how: signal.Signals) -> Non
     """Ctrl-C and kill -9 of the process that called run_lm_eval, while requests hang."""
     with serve(lambda number, body: (0, None)) as (url, server):
         code = (
+            "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in the background
             "from accuracy_core.evals.runner import run_lm_eval\n"
             f"run_lm_eval(['assay_arith'], base_url={url!r}, model={MODEL!r}, tokenizer={TOKENIZER!r}, "
             f"results_dir={str(tmp_path)!r})\n"
