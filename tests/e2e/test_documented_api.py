@@ -108,7 +108,15 @@ def test_direct_visualisation(goldens, tmp_path):
 
 @pytest.mark.slow
 def test_task_analysis_prompt_analysis_and_report(finished_run, checkpoint, tmp_path):
-    from accuracy_core import LmEvalAnalyzer, LogitValPlugin, generate_report, run_prompt_analysis, run_task_analysis
+    from accuracy_core import (
+        KvCachePlugin,
+        LmEvalAnalyzer,
+        LogitValPlugin,
+        TensorComparePlugin,
+        generate_report,
+        run_prompt_analysis,
+        run_task_analysis,
+    )
 
     out = tmp_path / "accuracy_report"
     task_result = run_task_analysis(
@@ -122,13 +130,26 @@ def test_task_analysis_prompt_analysis_and_report(finished_run, checkpoint, tmp_
     result = run_prompt_analysis(
         server_config={"server": {"model": checkpoint, "tp_degree": 1, "max_model_len": 256}},
         prompts=task_result.deviated_prompts[:3],
-        plugin_steps=[LogitValPlugin()],
+        plugin_steps=[LogitValPlugin(), KvCachePlugin()],
         output_dir=str(out),
     )
-    assert set(result.plugin_results) == {"logit_validation"}
+    assert result.plugin_results["logit_validation"].verdict == "pass"
+    assert result.plugin_results["kv_cache"].outcome == "not_measured"
+    tensors = run_prompt_analysis(
+        server_config={"server": {"model": checkpoint, "tp_degree": 1, "max_model_len": 256}},
+        prompts=task_result.deviated_prompts[:3],
+        plugin_steps=[TensorComparePlugin(modules=["model.embed_tokens", "model.layers.0-3", "lm_head"], tp_size=1)],
+        output_dir=str(out),
+        output_length=3,
+    )
+    assert tensors.plugin_results["tensor_compare"].outcome == "not_measured"
     page = generate_report(str(out))
     assert Path(page) == out / "combined_report.html"
-    assert json.loads((out / "report.json").read_text())["verdict"] == "pass"
+    report = json.loads((out / "report.json").read_text())
+    assert report["plugins"]["logit_validation"]["verdict"] == "pass"
+    assert (report["outcome"], report["banner"]) == ("not_measured", "grey"), (
+        "what was asked and not measured is never green"
+    )
 
 
 @pytest.mark.slow
