@@ -33,14 +33,21 @@ def leaders(x: torch.Tensor, k: int) -> Leaders:
 
     Exact, also for ties: where more entries tie than fit, any of them are returned, but the first is argmax.
     """
+    values, ids = best_entries(x, k)
+    values, at = values.topk(values.shape[1], dim=-1)
+    return lowest_id_first(x, values, ids.gather(-1, at))
+
+
+def best_entries(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values and ids (rows, k) of the `k` largest entries of each row, in no order."""
     k = min(k, x.shape[1])
     values, ids = x, None
     groups = max(_GROUPS_PER_ENTRY * k, _FEWEST_GROUPS)
     while values.shape[1] >= 2 * groups:
         values, ids = _keep_best_groups(values, ids, k, groups)
         groups = _GROUPS_PER_ENTRY * k
-    values, at = values.topk(k, dim=-1)
-    return _lowest_id_first(x, values, at if ids is None else ids.gather(-1, at))
+    values, at = values.topk(k, dim=-1, sorted=False)
+    return values, at if ids is None else ids.gather(-1, at)
 
 
 def _keep_best_groups(
@@ -59,8 +66,8 @@ def _keep_best_groups(
     return x.gather(-1, at), at if ids is None else ids.gather(-1, at)
 
 
-def _lowest_id_first(x: torch.Tensor, values: torch.Tensor, ids: torch.Tensor) -> Leaders:
-    """`topk` breaks ties as it likes; argmax (and a greedy sampler) takes the lowest id."""
+def lowest_id_first(x: torch.Tensor, values: torch.Tensor, ids: torch.Tensor) -> Leaders:
+    """Leaders of `x` from descending `values` and `ids`, argmax first: `topk` breaks ties as it likes."""
     if values.shape[1] > 1 and not bool((values[:, 0] == values[:, 1]).any()):
         return Leaders(values, ids)
     first = x.argmax(-1, keepdim=True)

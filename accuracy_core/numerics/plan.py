@@ -22,11 +22,6 @@ class Plan:
     bc_min_samples: int
     chunk_rows: int
 
-    @property
-    def largest_k(self) -> int:
-        """How many leaders of the expected logits the slices need."""
-        return max((s.k for s in self.slices if s.k is not None and s.k < self.vocab), default=1)
-
     @classmethod
     def make(
         cls, tolerances: Tolerances, *, vocab: int, three_way: bool, target_dtype: str, chunk_rows: int | None = None

@@ -12,9 +12,10 @@ from accuracy_core.numerics.kl import kl_divergence
 from accuracy_core.numerics.leaders import leaders
 from accuracy_core.numerics.log_histogram import histogram, thin
 from accuracy_core.numerics.plan import Plan
-from accuracy_core.numerics.scratch import Scratch
+from accuracy_core.numerics.scratch import Scratch, dot
 from accuracy_core.numerics.shift import Difference
 from accuracy_core.numerics.sides import Sides, make_sides
+from accuracy_core.numerics.topk_error import slice_extremes
 
 #: leaders of the baseline whose errors stand for the noise among likely tokens (leaders of the expected logits would be
 #: picked for their errors)
@@ -25,9 +26,10 @@ CONTENDERS = 50
 class Sweep:
     """What is known of rows after the passes. (rows,) unless a second dimension is named; NaN needs a baseline.
 
-    Values and ids of leaders are (rows, k), descending; `expected_error` (rows, k) is `|t - e|` at the expected
-    leaders, `contender_error` (rows, k) the baseline's error at the reference's leaders, NaN where masked;
-    `base_cells`, `target_cells` (rows, cells) are histograms of both errors.
+    Values and ids of leaders are (rows, k), descending; `slice_error`, `slice_size` (rows, slices) are the largest
+    `|t - e|` and `|e|` in each slice of the tolerance map; `contender_error` (rows, k) is the baseline's error at the
+    reference's leaders, NaN where masked; `base_cells`, `target_cells` (rows, cells) are histograms of both errors.
+    `lean` and `base_lean` look at evenly thinned columns, everything else at all.
     """
 
     count: torch.Tensor
@@ -41,16 +43,15 @@ class Sweep:
     expected_shift: torch.Tensor
     slope: torch.Tensor
     base_slope: torch.Tensor
+    bias: torch.Tensor
     lean: torch.Tensor
     base_lean: torch.Tensor
-    sign_mean: torch.Tensor
     kl: torch.Tensor
     winner_error: torch.Tensor
-    error_max: torch.Tensor
-    expected_max: torch.Tensor
+    slice_error: torch.Tensor
+    slice_size: torch.Tensor
     expected_values: torch.Tensor
     expected_ids: torch.Tensor
-    expected_error: torch.Tensor
     reference_values: torch.Tensor
     reference_ids: torch.Tensor
     contender_error: torch.Tensor
@@ -69,8 +70,7 @@ def sweep(f: torch.Tensor, e: torch.Tensor, t: torch.Tensor, plan: Plan, scratch
     """
     sides = make_sides(f, e, t, three_way=plan.three_way, scratch=scratch, where=where)
     columns, about, base, target = sides.columns, sides.about, sides.base, sides.target
-    expected = leaders(e, max(plan.largest_k, 5))
-    reference = leaders(f, CONTENDERS) if base else expected
+    reference = leaders(f, CONTENDERS)
     picked = leaders(_orderable(t) if columns else t, 5)
     winner = reference.ids[:, :1]
     winner_error = target.error.gather(-1, winner).squeeze(-1).abs_()
@@ -79,15 +79,15 @@ def sweep(f: torch.Tensor, e: torch.Tensor, t: torch.Tensor, plan: Plan, scratch
         d = Difference(torch.where(columns.valid, d.values, d.shift).masked_fill_(columns.bad, torch.inf), d.shift)
         broken = columns.bad.any(-1)
         winner_error.masked_fill_(columns.bad.gather(-1, winner).squeeze(-1), torch.inf)
-    flat_shift = d.shift.squeeze(-1)
-    error_max = torch.maximum(d.values.amax(-1) - flat_shift, flat_shift - d.values.amin(-1))
-    expected_error = (d.values.gather(-1, expected.ids) - d.shift).abs_()
+    extremes = slice_extremes(e, d, plan.slices, _lowest(e, columns is not None))
+    expected = extremes.top
     kl = kl_divergence(f, reference.values[:, :1], target.error, error_max=sides.linf, scratch=scratch)
     sign = torch.sign(sides.reference, out=scratch.like("first", f))
+    count = about.count.squeeze(-1)
     cells, base_cells, contender_error = _base_shapes(sides, reference.ids)
     nan, none = sides.base_linf, torch.zeros(len(f), dtype=torch.int64, device=f.device)
     return Sweep(
-        count=about.count.squeeze(-1),
+        count=count,
         ref_linf=torch.maximum(reference.values[:, 0].abs(), sides.reference.amin(-1).abs()),
         ref_l2=(about.variance + about.mean.square()).mul(about.count).sqrt().squeeze(-1),
         linf=sides.linf.masked_fill(broken, torch.inf),
@@ -98,18 +98,17 @@ def sweep(f: torch.Tensor, e: torch.Tensor, t: torch.Tensor, plan: Plan, scratch
         expected_shift=sides.expected_shift.squeeze(-1),
         slope=1 + target.excess.squeeze(-1),
         base_slope=1 + base.excess.squeeze(-1) if base else nan,
-        lean=lean(sign, target, about.count, scratch).squeeze(-1),
-        base_lean=lean(sign, base, about.count, scratch).squeeze(-1) if base else nan,
-        sign_mean=sign.sum(-1) / about.count.squeeze(-1),
+        bias=(dot(sign, target.error, scratch) + target.shift * sign.sum(-1, keepdim=True)).squeeze(-1) / count,
+        lean=lean(sign, target.error),
+        base_lean=lean(sign, base.error) if base else nan,
         kl=kl.masked_fill(broken, torch.inf),
         winner_error=winner_error,
-        error_max=error_max,
-        expected_max=torch.maximum(expected.values[:, 0].abs(), _lowest(e, columns is not None).abs()),
+        slice_error=extremes.error,
+        slice_size=extremes.size,
         expected_values=expected.values,
         expected_ids=expected.ids,
-        expected_error=expected_error,
-        reference_values=reference.values[:, :CONTENDERS],
-        reference_ids=reference.ids[:, :CONTENDERS],
+        reference_values=reference.values,
+        reference_ids=reference.ids,
         contender_error=contender_error,
         target_values=picked.values,
         target_ids=picked.ids,

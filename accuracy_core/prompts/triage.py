@@ -148,10 +148,22 @@ def _bad_tokens(tree: TriageTree, failing: Sequence[PromptResult], location: Loc
         return True, math.nan
     found = [r.first_bad_token for r in failing if r.phase is Phase.DECODE and r.first_bad_token]
     if found:  # what the comparison found proves more than a single row above a bound
-        first_later = float(median_low(found))
+        first_later = min(float(median_low(found)), _common_onset(tree, bad))
     if math.isnan(first_later):  # guards on groups of rows only: no single row stands out
         first_later = float(location.first_bad_token or 1)
     return location.phase is Phase.BOTH, first_later
+
+
+def _common_onset(tree: TriageTree, bad: Sequence[set[int]]) -> float:
+    """First later token that is bad in most of the failing prompts; infinite for too few prompts to tell.
+
+    A guard needs a large error; where a fault begins, several prompts are off by less at the same token.
+    """
+    if len(bad) < tree.bounds["onset_prompts"]:
+        return math.inf
+    tokens = sorted({token for tokens in bad for token in tokens if token > 0})
+    common = (token for token in tokens if 2 * sum(token in one for one in bad) > len(bad))
+    return float(next(common, math.inf))
 
 
 def _bad_rows(result: PromptResult, tree: TriageTree) -> set[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,10 +18,10 @@ from accuracy_core.numerics.leaders import leaders
 from accuracy_core.numerics.norms import error_ratio, l2_floor, linf_floor, relative
 from accuracy_core.numerics.precision import mantissa_bits
 from accuracy_core.numerics.scratch import Scratch
-from accuracy_core.numerics.shift import between, centre, remove_shift
+from accuracy_core.numerics.shift import Difference, between, centre, remove_shift
 from accuracy_core.numerics.student import clustered_mean, two_sided_p
 from accuracy_core.numerics.tolerance_map import parse_tolerance_map
-from accuracy_core.numerics.topk_error import topk_errors
+from accuracy_core.numerics.topk_error import slice_extremes, topk_errors
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -91,29 +90,38 @@ def test_target_against_expected_needs_no_second_fit(std: float) -> None:
     assert torch.allclose(short.values - short.shift, direct.error, rtol=0, atol=1e-9 * max(std, 1))
 
 
-def expected_rows(e: torch.Tensor, t: torch.Tensor) -> SimpleNamespace:
-    """What a sweep knows of the expected logits, no shift removed."""
-    values, ids = e.sort(-1, descending=True)
-    error = (t - e).abs()
-    return SimpleNamespace(
-        expected_values=values, expected_error=error.gather(-1, ids), error_max=error.amax(-1),
-        expected_max=e.abs().amax(-1),
-    )  # fmt: skip
+def errors(e: torch.Tensor, t: torch.Tensor, tol_map: dict[str, tuple[float, float]]) -> list[list[float]]:
+    """Top-k errors of two tensors that have no shift."""
+    slices = parse_tolerance_map(tol_map)
+    found = slice_extremes(e, Difference(t - e, torch.zeros(len(e), 1)), slices, e.amin(-1))
+    assert torch.equal(found.top.argmax, e.argmax(-1))
+    return topk_errors(found.error, found.size, slices).tolist()
 
 
 def test_topk_error_by_hand() -> None:
     e = torch.tensor([[10.0, 8.0, -20.0, 1.0]])
     t = torch.tensor([[10.1, 7.5, -20.0, 4.0]])
-    slices = parse_tolerance_map({"1": (0.0, 1), "2": (0.1, 1), "99": (0, 1), "all": (1.0, 1)})
-    got = topk_errors(expected_rows(e, t), slices, vocab=4)
-    assert got.tolist()[0] == pytest.approx([0.1 / 10, (0.5 - 0.1) / 10, 3.0 / 20, (3.0 - 1.0) / 20], rel=1e-5)
+    got = errors(e, t, {"1": (0.0, 1), "2": (0.1, 1), "99": (0, 1), "all": (1.0, 1)})
+    assert got[0] == pytest.approx([0.1 / 10, (0.5 - 0.1) / 10, 3.0 / 20, (3.0 - 1.0) / 20], rel=1e-5)
+
+
+@pytest.mark.parametrize("keys", [["all"], ["3"], ["7", "all"], ["5", "50", "1000"], ["6", "400", "19999", "20000"]])
+def test_slices_of_any_map(keys: list[str]) -> None:
+    e = torch.randn(3, 20_000, generator=generator(12)) * 3
+    t = e + torch.randn(e.shape, generator=generator(13))
+    got = errors(e, t, dict.fromkeys(keys, (0.25, 1.0)))
+    for r in range(3):
+        order = e[r].argsort(descending=True)
+        for i, key in enumerate(keys):
+            ids = order if key == "all" else order[: int(key)]
+            want = (float((t - e)[r, ids].abs().max()) - 0.25) / float(e[r, ids].abs().max())
+            assert got[r][i] == pytest.approx(want, rel=1e-6)
 
 
 def test_topk_error_of_all_zero_logits() -> None:
     zero = torch.zeros(2, 4)
-    slices = parse_tolerance_map({"2": (1e-5, 0.01), "all": (1e-5, 0.05)})
-    got = topk_errors(expected_rows(zero, torch.tensor([[0.0] * 4, [0.5, 0, 0, 0]])), slices, vocab=4)
-    assert got.tolist() == [[0.0, 0.0], [math.inf, math.inf]]
+    got = errors(zero, torch.tensor([[0.0] * 4, [0.5, 0.5, 0.5, 0.5]]), {"2": (1e-5, 0.01), "all": (1e-5, 0.05)})
+    assert got == [[0.0, 0.0], [math.inf, math.inf]]
 
 
 def test_tolerance_map_is_sorted_by_k_and_keeps_its_keys() -> None:

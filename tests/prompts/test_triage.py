@@ -121,6 +121,18 @@ def test_the_first_bad_token_of_the_comparison_decides_between_early_and_late():
     assert branch(noisy, location=Location(Phase.DECODE, 6))[0][:3] == ["fails", "later", "decode_late"]
 
 
+def test_a_small_error_at_the_same_token_of_most_prompts_is_where_it_begins():
+    def prompt(index, loud, quiet):
+        made = result([row(0), *(row(t, l2=2.2 if t in quiet else 1.0) for t in range(1, 6)), row(6, l2=9.0)],
+                      index=index, phase=Phase.DECODE)  # fmt: skip
+        return made.model_copy(update={"first_bad_token": loud})
+
+    together = [prompt(0, 6, {1, 2}), prompt(1, 6, {1}), prompt(2, 6, {3})]
+    assert branch(*together, location=Location(Phase.DECODE, 6))[0][:3] == ["fails", "later", "kv_write"]
+    apart = [prompt(0, 6, {1}), prompt(1, 6, {2}), prompt(2, 6, {3})]
+    assert branch(*apart, location=Location(Phase.DECODE, 6))[0][:3] == ["fails", "later", "decode_late"]
+
+
 def test_passing_prompts_do_not_dilute_the_failing_one():
     good = [result([row(t) for t in range(8)], PASS, index=i) for i in range(1, 9)]
     assert branch(result(rows({0})), *good)[1].phase is Phase.PREFILL
