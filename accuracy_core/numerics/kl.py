@@ -28,11 +28,11 @@ def kl_divergence(
     of logits would be good to 1e-6 times their size. (exp2 is twice as fast as exp.)
     """
     scratch = scratch or Scratch()
-    p = torch.add(ref_max * -_LOG2_E, ref, alpha=_LOG2_E, out=scratch.like("first", ref)).exp2_()
+    p = torch.add(ref_max * -_LOG2_E, ref, alpha=_LOG2_E, out=scratch.take("first", ref)).exp2_()
     total = p.sum(-1, keepdim=True).double()
     expected = dot(p, error, scratch) / total
     largest = error.abs().amax(-1) if error_max is None else error_max
     if not bool((largest < _EXP_SAFE).all()):
         return (torch.logsumexp(p.double().log_() + error, -1, keepdim=True) - total.log() - expected).squeeze(-1)
-    growth = torch.mul(error, _LOG2_E, out=scratch.like("second", error)).exp2_().sub_(1)  # exp - 1: keeps digits
+    growth = torch.mul(error, _LOG2_E, out=scratch.take("second", error)).exp2_().sub_(1)  # exp - 1: keeps digits
     return (torch.log1p(dot(p, growth, scratch) / total) - expected).squeeze(-1).clamp(min=0)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import torch
 
-_MANTISSA = 5  # 32 cells per octave: a cell is 2 to 3 % wide
-_LOWEST, _OCTAVES = -40, 64  # magnitudes 2^-40 … 2^24; what lies outside is counted in the end cells
+_MANTISSA = 4  # 16 cells per octave: a cell is 3 to 6 % wide
+_LOWEST, _OCTAVES = -40, 60  # magnitudes 2^-40 … 2^20; what lies outside is counted in the end cells
 _FIRST = (127 + _LOWEST) << _MANTISSA
 #: number of cells
 CELLS = _OCTAVES << _MANTISSA
@@ -19,20 +19,21 @@ MAX_COLUMNS = 8_192
 
 
 def thin(x: torch.Tensor) -> torch.Tensor:
-    """Every n-th column of `x` (rows, vocab), at most MAX_COLUMNS: a shape is known well enough from 8k samples."""
-    step = -(-x.shape[-1] // MAX_COLUMNS)
-    return x[:, ::step]
+    """Every n-th column of `x` (…, vocab), at most MAX_COLUMNS: a shape is known well enough from 8k samples."""
+    return x[..., :: -(-x.shape[-1] // MAX_COLUMNS)]
 
 
 def histogram(x: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Tensor:
-    """Counts of `|x|` per row: (rows, CELLS) int64. `x` (rows, n) finite; columns that are not `valid` do not count."""
-    rows = x.shape[0]
+    """Counts of `|x|` along the last dimension: (…, CELLS) int64. `x` (…, n) is finite; columns that are not `valid`
+    (same shape, or that of the last dimensions) do not count."""
+    rows = x.shape[:-1].numel()
     cell = (x.abs().float().view(torch.int32) >> (23 - _MANTISSA)).sub_(_FIRST).clamp_(0, CELLS - 1)
     if rows > 1:
-        cell += torch.arange(rows, dtype=torch.int32, device=x.device).unsqueeze(-1) * CELLS
+        offset = torch.arange(0, rows * CELLS, CELLS, dtype=torch.int32, device=x.device)
+        cell += offset.view(*x.shape[:-1], 1)
     if valid is not None:
-        cell = cell[valid]
-    return torch.bincount(cell.reshape(-1), minlength=rows * CELLS).view(rows, CELLS)
+        cell = cell[valid.expand(x.shape)]
+    return torch.bincount(cell.reshape(-1), minlength=rows * CELLS).view(*x.shape[:-1], CELLS)
 
 
 def quantile(counts: torch.Tensor, q: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,10 +25,11 @@ class Centred:
 
 @dataclass(frozen=True)
 class Shifted:
-    """One side `x` against a reference: `error` (rows, vocab) = `x - ref - shift`, 0 in columns that do not count.
+    """Sides `x` against one reference: `error` (sides, rows, vocab) = `x - ref - shift`, 0 in columns that do not
+    count.
 
-    (rows, 1) each: `shift`; `excess`, the slope minus 1; `covariance` of ref and `x - ref`; `mean` and `square`, the
-    sum of squares, of `error`.
+    (sides, rows, 1) each: `shift`; `excess`, the slope minus 1; `covariance` of ref and `x - ref`; `mean` and `square`,
+    the sum of squares, of `error`.
     """
 
     error: torch.Tensor
@@ -45,23 +47,24 @@ def centre(ref: torch.Tensor, valid: torch.Tensor | None, scratch: Scratch) -> C
     else:
         count = valid.sum(-1, keepdim=True).to(ref.dtype).clamp(min=1)
     mean = ref.sum(-1, keepdim=True) / count
-    values = torch.sub(ref, mean, out=scratch.like("first", ref))
+    values = torch.sub(ref, mean, out=scratch.take("first", ref))
     if valid is not None:
         values.masked_fill_(~valid, 0)
     return Centred(values, mean, _square(values) / count, count)
 
 
 def remove_shift(
-    ref: torch.Tensor, x: torch.Tensor, about: Centred, valid: torch.Tensor | None, scratch: Scratch, name: str
+    ref: torch.Tensor, sides: Sequence[torch.Tensor], about: Centred, valid: torch.Tensor | None, scratch: Scratch
 ) -> Shifted:
-    """Fit `x = slope * ref + c` per row and take only the intercept `c` off `x - ref`. The error lives in buffer
-    `name`.
+    """Fit `x = slope * ref + c` per row of each side (rows, vocab) and take only the intercept `c` off `x - ref`.
 
     Ordinary least squares in closed form: `slope = cov(ref, x) / var(ref)`, `c = mean(x) - slope * mean(ref)`. Fitted
     on the difference (`slope - 1 = cov(ref, x - ref) / var(ref)`), which loses no digits when x is close to ref. A
     constant reference (`var = 0`) has slope 1, and the shift is the difference of the means.
     """
-    error = torch.sub(x, ref, out=scratch.like(name, ref))
+    error = scratch.take("errors", ref, (len(sides), *ref.shape))
+    for i, x in enumerate(sides):
+        torch.sub(x, ref, out=error[i])
     if valid is not None:
         error.masked_fill_(~valid, 0)
     mean = error.sum(-1, keepdim=True) / about.count
@@ -82,20 +85,19 @@ class Difference:
     shift: torch.Tensor
 
 
-def between(base: Shifted, target: Shifted, about: Centred, scratch: Scratch) -> Difference:
-    """The target against the expected side, `t = slope * e + c`, from what is known of both against f.
+def between(s: Shifted, about: Centred, scratch: Scratch) -> Difference:
+    """Side 0 (t) against side 1 (e), `t = slope * e + c`, from what is known of both against f.
 
-    With `a`, `b` the errors of e and t and `d = b - a`: `cov(e, d) = cov(f, d) + cov(a, d)`, `var(e) = var(f) +
+    With `b`, `a` the errors of t and e and `d = b - a`: `cov(e, d) = cov(f, d) + cov(a, d)`, `var(e) = var(f) +
     2 cov(f, a) + var(a)`, and `2 a.d = |b|² - |a|² - |d|²`, so that one pass over d replaces the four of a new fit.
     """
-    count = about.count
-    d = torch.sub(target.error, base.error, out=scratch.like("second", base.error))
-    mean = target.mean - base.mean
-    along = (target.square - base.square - _square(d)) / (2 * count) - base.mean * mean
-    variance = about.variance + 2 * base.covariance + base.square / count - base.mean.square()
-    covariance = target.covariance - base.covariance + along
+    d = torch.sub(s.error[0], s.error[1], out=scratch.take("second", s.error[0]))
+    mean = s.mean[0] - s.mean[1]
+    along = (s.square[0] - s.square[1] - _square(d)) / (2 * about.count) - s.mean[1] * mean
+    variance = about.variance + 2 * s.covariance[1] + s.square[1] / about.count - s.mean[1].square()
+    covariance = s.covariance[0] - s.covariance[1] + along
     excess = torch.where(variance > 0, covariance / variance, 0.0)
-    return Difference(d, mean - excess * (about.mean + base.shift + base.mean))
+    return Difference(d, mean - excess * (about.mean + s.shift[1] + s.mean[1]))
 
 
 def _square(x: torch.Tensor) -> torch.Tensor:

@@ -13,22 +13,19 @@ from accuracy_core.numerics.shift import Centred, Difference, Shifted, between, 
 
 @dataclass(frozen=True)
 class Sides:
-    """Errors (rows, vocab) of the target and of the expected logits (`base`, None in two-way mode) against the
-    reference.
+    """Errors of the target (side 0) and, in three-way mode, of the expected logits (side 1) against the reference.
 
-    `difference` is the target against the expected logits, `expected_shift` (rows, 1) its whole shift. `linf`,
-    `base_linf` (rows,) are the largest errors; `reference` (rows, vocab) is f, 0 in columns that do not count;
+    `linf` (sides, rows) are the largest errors; `difference` is the target against the expected logits,
+    `expected_shift` (rows, 1) its whole shift; `reference` (rows, vocab) is f, 0 in columns that do not count;
     `columns` says which those are, None: all count.
     """
 
     reference: torch.Tensor
     about: Centred
-    target: Shifted
-    base: Shifted | None
+    errors: Shifted
+    linf: torch.Tensor
     difference: Difference
     expected_shift: torch.Tensor
-    linf: torch.Tensor
-    base_linf: torch.Tensor
     columns: Columns | None
 
 
@@ -37,8 +34,7 @@ def make_sides(
 ) -> Sides:
     """Errors of `t` and `e` against `f`, all (rows, vocab). Raises ReferenceError_ for references that are none."""
     sides = _make(f, e, t, None, three_way, scratch)
-    checks = [sides.linf, sides.base_linf] if three_way else [sides.linf]
-    if bool(torch.isfinite(torch.stack(checks)).all()):
+    if bool(torch.isfinite(sides.linf).all()):
         return sides  # an error is finite only where both its sides are
     return _make(f, e, t, compare_columns(f, e, t, where), three_way, scratch)
 
@@ -50,17 +46,10 @@ def _make(
     if valid is not None:
         f, e, t = (x.masked_fill(~valid, 0) for x in (f, e, t))
     about = centre(f, valid, scratch)
-    target = remove_shift(f, t, about, valid, scratch, "target")
-    linf = largest(target.error)
+    errors = remove_shift(f, (t, e) if three_way else (t,), about, valid, scratch)
+    linf = torch.maximum(errors.error.amax(-1), -errors.error.amin(-1))  # much faster than over absolute values
     if not three_way:
-        same = Difference(target.error, torch.zeros_like(target.shift))
-        return Sides(f, about, target, None, same, target.shift, linf, torch.full_like(linf, torch.nan), columns)
-    base = remove_shift(f, e, about, valid, scratch, "base")
-    d = between(base, target, about, scratch)
-    shift = target.shift - base.shift + d.shift
-    return Sides(f, about, target, base, d, shift, linf, largest(base.error), columns)
-
-
-def largest(x: torch.Tensor) -> torch.Tensor:
-    """`max |x|` per row; two plain reductions are much faster than one over absolute values."""
-    return torch.maximum(x.amax(-1), -x.amin(-1))
+        same = Difference(errors.error[0], torch.zeros_like(about.mean))
+        return Sides(f, about, errors, linf, same, errors.shift[0], columns)
+    d = between(errors, about, scratch)
+    return Sides(f, about, errors, linf, d, errors.shift[0] - errors.shift[1] + d.shift, columns)

@@ -14,7 +14,7 @@ from accuracy_core.numerics.log_histogram import histogram, thin
 from accuracy_core.numerics.plan import Plan
 from accuracy_core.numerics.scratch import Scratch, dot
 from accuracy_core.numerics.shift import Difference
-from accuracy_core.numerics.sides import Sides, make_sides
+from accuracy_core.numerics.sides import make_sides
 from accuracy_core.numerics.topk_error import slice_extremes
 
 #: leaders of the baseline whose errors stand for the noise among likely tokens (leaders of the expected logits would be
@@ -69,67 +69,61 @@ def sweep(f: torch.Tensor, e: torch.Tensor, t: torch.Tensor, plan: Plan, scratch
     Raises ReferenceError_, naming `where`, for references that are none.
     """
     sides = make_sides(f, e, t, three_way=plan.three_way, scratch=scratch, where=where)
-    columns, about, base, target = sides.columns, sides.about, sides.base, sides.target
+    columns, about, errors = sides.columns, sides.about, sides.errors
     reference = leaders(f, CONTENDERS)
     picked = leaders(_orderable(t) if columns else t, 5)
-    winner = reference.ids[:, :1]
-    winner_error = target.error.gather(-1, winner).squeeze(-1).abs_()
-    d, broken = sides.difference, torch.zeros_like(sides.linf, dtype=torch.bool)
+    at_contenders = errors.error.gather(-1, reference.ids.expand(len(errors.error), -1, -1))
+    winner_error, infinite = at_contenders[0, :, 0].abs(), torch.zeros_like(sides.linf[0])
+    d = sides.difference
     if columns is not None:  # what is not finite in the target is an infinite error, what both mask is none
         d = Difference(torch.where(columns.valid, d.values, d.shift).masked_fill_(columns.bad, torch.inf), d.shift)
-        broken = columns.bad.any(-1)
-        winner_error.masked_fill_(columns.bad.gather(-1, winner).squeeze(-1), torch.inf)
+        infinite.masked_fill_(columns.bad.any(-1), torch.inf)
+        at_contenders.masked_fill_(~columns.valid.gather(-1, reference.ids), torch.nan)
+        winner_error.masked_fill_(columns.bad.gather(-1, reference.ids[:, :1]).squeeze(-1), torch.inf)
     extremes = slice_extremes(e, d, plan.slices, _lowest(e, columns is not None))
-    expected = extremes.top
-    kl = kl_divergence(f, reference.values[:, :1], target.error, error_max=sides.linf, scratch=scratch)
-    sign = torch.sign(sides.reference, out=scratch.like("first", f))
+    kl = kl_divergence(f, reference.values[:, :1], errors.error[0], error_max=sides.linf[0], scratch=scratch)
+    sign = torch.sign(sides.reference, out=scratch.take("first", f))
     count = about.count.squeeze(-1)
-    cells, base_cells, contender_error = _base_shapes(sides, reference.ids)
-    nan, none = sides.base_linf, torch.zeros(len(f), dtype=torch.int64, device=f.device)
+    bias = (dot(sign, errors.error[0], scratch) + errors.shift[0] * sign.sum(-1, keepdim=True)).squeeze(-1) / count
+    cells = histogram(thin(errors.error), None if columns is None else thin(columns.valid))
+    l2, shift, excess = (x.squeeze(-1) for x in (errors.square.sqrt(), errors.shift, errors.excess))
+    leaning = lean(sign, errors.error)
+    none = torch.zeros(len(f), dtype=torch.int64, device=f.device)
+
+    def base(x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        return x[1] if plan.three_way else torch.full_like(x[0], 0 if dtype else torch.nan)
+
     return Sweep(
         count=count,
         ref_linf=torch.maximum(reference.values[:, 0].abs(), sides.reference.amin(-1).abs()),
         ref_l2=(about.variance + about.mean.square()).mul(about.count).sqrt().squeeze(-1),
-        linf=sides.linf.masked_fill(broken, torch.inf),
-        l2=target.square.sqrt().squeeze(-1).masked_fill(broken, torch.inf),
-        base_linf=sides.base_linf,
-        base_l2=base.square.sqrt().squeeze(-1) if base else nan,
-        shift=target.shift.squeeze(-1),
+        linf=sides.linf[0] + infinite,
+        l2=l2[0] + infinite,
+        base_linf=base(sides.linf),
+        base_l2=base(l2),
+        shift=shift[0],
         expected_shift=sides.expected_shift.squeeze(-1),
-        slope=1 + target.excess.squeeze(-1),
-        base_slope=1 + base.excess.squeeze(-1) if base else nan,
-        bias=(dot(sign, target.error, scratch) + target.shift * sign.sum(-1, keepdim=True)).squeeze(-1) / count,
-        lean=lean(sign, target.error),
-        base_lean=lean(sign, base.error) if base else nan,
-        kl=kl.masked_fill(broken, torch.inf),
+        slope=1 + excess[0],
+        base_slope=1 + base(excess),
+        bias=bias,
+        lean=leaning[0],
+        base_lean=base(leaning),
+        kl=kl + infinite,
         winner_error=winner_error,
         slice_error=extremes.error,
         slice_size=extremes.size,
-        expected_values=expected.values,
-        expected_ids=expected.ids,
+        expected_values=extremes.top.values,
+        expected_ids=extremes.top.ids,
         reference_values=reference.values,
         reference_ids=reference.ids,
-        contender_error=contender_error,
+        contender_error=base(at_contenders),
         target_values=picked.values,
         target_ids=picked.ids,
-        base_cells=base_cells,
-        target_cells=cells,
+        base_cells=base(cells, torch.int64),
+        target_cells=cells[0],
         non_finite=columns.non_finite if columns else none,
         mask_differs=columns.mask_differs if columns else none,
     )
-
-
-def _base_shapes(sides: Sides, contenders: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Histograms of the target's and the baseline's errors, and the baseline's errors at `contenders` (rows, k)."""
-    valid = sides.columns.valid if sides.columns else None
-    counted = None if valid is None else thin(valid)
-    if sides.base is None:
-        empty = torch.zeros((len(contenders), 1), dtype=torch.int64, device=contenders.device)
-        return empty, empty, torch.full_like(empty, torch.nan, dtype=torch.float32)
-    at = sides.base.error.gather(-1, contenders)
-    if valid is not None:
-        at.masked_fill_(~valid.gather(-1, contenders), torch.nan)
-    return histogram(thin(sides.target.error), counted), histogram(thin(sides.base.error), counted), at
 
 
 def _orderable(t: torch.Tensor) -> torch.Tensor:

@@ -37,7 +37,7 @@ def test_histogram_keeps_extremes_and_leaves_masked_columns_out() -> None:
 def test_quantile_is_right_to_a_cell(q: float) -> None:
     x = noise(1, 20_000, 1).abs()
     want = float(torch.quantile(x, q, interpolation="higher"))
-    assert want <= quantile(histogram(x)[0], q) <= want * 1.035
+    assert want <= quantile(histogram(x)[0], q) <= want * 1.07
     assert math.isnan(quantile(torch.zeros(CELLS, dtype=torch.int64), 0.5))
 
 

@@ -59,20 +59,20 @@ def test_shift_is_the_intercept_of_least_squares(offset: float) -> None:
     ref = torch.randn(3, 4000, generator=generator(1)) * 2 + offset
     x = ref * torch.tensor([[1.0], [1.01], [0.5]]) + torch.tensor([[0.5], [-3.0], [0.0]])
     x += torch.randn(x.shape, generator=generator(2)) * 0.02
-    side = remove_shift(ref, x, centre(ref, None, Scratch()), None, Scratch(), "target")
+    side = remove_shift(ref, (x,), centre(ref, None, Scratch()), None, Scratch())
     for r in range(3):
         design = np.stack([ref[r].double().numpy(), np.ones(4000)], 1)
         slope, intercept = np.linalg.lstsq(design, x[r].double().numpy(), rcond=None)[0]
-        assert float(side.excess[r]) + 1 == pytest.approx(slope, abs=2e-6 if offset == 0 else 3e-5)
+        assert float(side.excess[0, r]) + 1 == pytest.approx(slope, abs=2e-6 if offset == 0 else 3e-5)
         want = x[r].double().numpy() - ref[r].double().numpy() - intercept
         # at 50 +- 2 float32 has a step of 4e-6, and the intercept lies far outside the data
-        assert side.error[r].numpy() == pytest.approx(want, abs=2e-5 if offset == 0 else 1e-3)
-        assert float(side.square[r]) == pytest.approx(float((want**2).sum()), rel=1e-4 if offset == 0 else 1e-2)
+        assert side.error[0, r].numpy() == pytest.approx(want, abs=2e-5 if offset == 0 else 1e-3)
+        assert float(side.square[0, r]) == pytest.approx(float((want**2).sum()), rel=1e-4 if offset == 0 else 1e-2)
 
 
 def test_shift_against_a_constant_reference_is_the_difference_of_means() -> None:
     ref, x = torch.full((1, 10), 2.0), torch.arange(10.0).view(1, 10)
-    side = remove_shift(ref, x, centre(ref, None, Scratch()), None, Scratch(), "target")
+    side = remove_shift(ref, (x,), centre(ref, None, Scratch()), None, Scratch())
     assert float(side.shift) == 2.5
     assert float(side.excess) == 0.0
 
@@ -84,10 +84,9 @@ def test_target_against_expected_needs_no_second_fit(std: float) -> None:
     t = f * 1.2 + torch.randn(f.shape, generator=generator(5), dtype=torch.float64) * std - 7
     scratch = Scratch()
     about = centre(f, None, scratch)
-    base, target = (remove_shift(f, x, about, None, scratch, n) for x, n in ((e, "base"), (t, "target")))
-    short = between(base, target, about, scratch)
-    direct = remove_shift(e, t, centre(e, None, Scratch()), None, Scratch(), "target")
-    assert torch.allclose(short.values - short.shift, direct.error, rtol=0, atol=1e-9 * max(std, 1))
+    short = between(remove_shift(f, (t, e), about, None, scratch), about, scratch)
+    direct = remove_shift(e, (t,), centre(e, None, Scratch()), None, Scratch())
+    assert torch.allclose(short.values - short.shift, direct.error[0], rtol=0, atol=1e-9 * max(std, 1))
 
 
 def errors(e: torch.Tensor, t: torch.Tensor, tol_map: dict[str, tuple[float, float]]) -> list[list[float]]:
