@@ -8,7 +8,7 @@ from accuracy_core.numerics.precision import mantissa_bits
 from accuracy_core.numerics.tolerance_map import TopK, parse_tolerance_map
 from accuracy_core.schemas import Tolerances
 
-_CHUNK_ELEMENTS = 1 << 20  # a chunk's working set stays within a CPU's last-level cache
+_CHUNK_ELEMENTS = 1 << 19  # a chunk's working set stays within a CPU's last-level cache
 
 
 @dataclass(frozen=True)
