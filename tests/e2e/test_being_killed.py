@@ -15,6 +15,12 @@ GONE_S = 15
 PROMPT = ("--prompt", "Q: 47+38\nA:", "--stage", "prompt_analysis", "--stage", "report")
 
 
+@pytest.fixture
+def no_answers_yet(tmp_path):
+    """A request cache of the test's own: with another's answers the evaluation would be over before it is killed."""
+    return {"ASSAY_CACHE_DIR": str(tmp_path / "cache")}
+
+
 def in_evaluation(command):
     log = command.output / "eval_results" / "server.log"
     return lambda: log.exists() and b"POST /v1/completions" in log.read_bytes()
@@ -31,8 +37,8 @@ CASES = [
 
 
 @pytest.mark.parametrize(("arguments", "reached"), CASES)
-def test_kill_9_takes_the_engine_with_it_and_the_next_run_starts(assay, arguments, reached):
-    command = assay(*arguments)
+def test_kill_9_takes_the_engine_with_it_and_the_next_run_starts(assay, no_answers_yet, arguments, reached):
+    command = assay(*arguments, env=no_answers_yet)
     command.wait_for(reached(command), "engine at work")
     assert command.engines()
     assert not cpu_is_free()
@@ -46,8 +52,8 @@ def test_kill_9_takes_the_engine_with_it_and_the_next_run_starts(assay, argument
 
 
 @pytest.mark.parametrize(("arguments", "reached"), CASES)
-def test_ctrl_c_ends_within_15_seconds(assay, arguments, reached):
-    command = assay(*arguments)
+def test_ctrl_c_ends_within_15_seconds(assay, no_answers_yet, arguments, reached):
+    command = assay(*arguments, env=no_answers_yet)
     command.wait_for(reached(command), "engine at work")
     command.process.send_signal(signal.SIGINT)
     asked = time.monotonic()
@@ -58,8 +64,8 @@ def test_ctrl_c_ends_within_15_seconds(assay, arguments, reached):
     assert cpu_is_free()
 
 
-def test_a_server_that_dies_once_is_started_again_and_only_the_rest_is_asked(assay):
-    command = assay("--task", "assay_arith")
+def test_a_server_that_dies_once_is_started_again_and_only_the_rest_is_asked(assay, no_answers_yet):
+    command = assay("--task", "assay_arith", env=no_answers_yet)
     command.wait_for(in_evaluation(command), "first answers")
     for pid in command.engines():
         os.kill(pid, signal.SIGKILL)
