@@ -15,6 +15,7 @@ from accuracy_core.engines.failures import start_error
 from accuracy_core.engines.interpreter import check_interpreter, find_interpreter
 from accuracy_core.engines.logs import FailureKind, log_tail
 from accuracy_core.engines.protocol import Capabilities, Progress
+from accuracy_core.engines.replaying import replay_each
 from accuracy_core.engines.scratch import Scratch
 from accuracy_core.engines.supervised import DEFAULT_GRACE_S, SupervisedProcess, start_supervised
 from accuracy_core.errors import EngineDiedError, EngineStartError, NotMeasuredError
@@ -130,21 +131,9 @@ class OfflineVllmEngine:
         gone or does not answer within `request_timeout_s`.
         """
         check_lengths(self.spec, requests, {"vocab_size": self.vocab_size, **self._config})
-        results = []
-        for done, request in enumerate(requests, start=1):
-            results.append(self._replay_one(request))
-            if on_progress is not None:
-                on_progress(done, len(requests))
-        return results
+        return replay_each(requests, self._replay_one, on_progress)
 
     def _replay_one(self, request: ReplayRequest) -> ReplayResult:
-        missing = [name for name, asked in (("kv", request.capture.kv), ("modules", request.capture.modules)) if asked]
-        if missing:
-            return ReplayResult(
-                request_id=request.request_id,
-                token_ids=[],
-                error=f"not measured: this engine does not capture {missing}",
-            )
         path = self.scratch / f"{request.request_id}.safetensors"
         answer = self._ask(
             self._request_timeout_s,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from accuracy_core.engines.checkpoint import check_lengths, effective_config, resolve_checkpoint, tokens_to_generate
 from accuracy_core.engines.cores import CoreLease
 from accuracy_core.engines.protocol import Capabilities, Progress
+from accuracy_core.engines.replaying import replay_each
 from accuracy_core.engines.scratch import Scratch
 from accuracy_core.errors import ConfigurationError, EngineDiedError, EngineStartError
 from accuracy_core.faults import FAULTS, resolve_fault
@@ -74,23 +75,11 @@ class TransformersEngine:
         Raises ConfigurationError for requests that do not fit (see `check_lengths`).
         """
         check_lengths(self.spec, requests, self._config)
-        results = []
-        for done, request in enumerate(requests, start=1):
-            results.append(self._replay_one(request))
-            if on_progress is not None:
-                on_progress(done, len(requests))
-        return results
+        return replay_each(requests, self._replay_one, on_progress)
 
     def _replay_one(self, request: ReplayRequest) -> ReplayResult:
         from safetensors.torch import save_file
 
-        missing = [name for name, asked in (("kv", request.capture.kv), ("modules", request.capture.modules)) if asked]
-        if missing:
-            return ReplayResult(
-                request_id=request.request_id,
-                token_ids=[],
-                error=f"not measured: this engine does not capture {missing}",
-            )
         logits, tokens = self._decode(request.prompt_token_ids, request.forced_token_ids, tokens_to_generate(request))
         path = self.scratch / f"{request.request_id}.safetensors"
         save_file({"logits": logits}, path)
