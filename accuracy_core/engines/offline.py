@@ -123,6 +123,9 @@ class OfflineVllmEngine:
         """Last lines of the engine's log."""
         return log_tail(self.log_path, lines)
 
+    def module_names(self) -> dict[str, str]:
+        return {}
+
     def replay(self, requests: Sequence[ReplayRequest], on_progress: Progress | None = None) -> list[ReplayResult]:
         """One result per request, in order; rows in `<scratch>/<request id>.safetensors` as `logits` float32 (tokens,
         vocab).

@@ -20,6 +20,7 @@ class Capabilities:
     raw_logits: bool = False
     kv_cache: bool = False
     hooks: bool = False
+    replacement: bool = False
     prompt_logprobs: bool = False
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -37,6 +38,10 @@ class TargetEngine(Protocol):
 
     @property
     def capabilities(self) -> Capabilities: ...
+
+    def module_names(self) -> dict[str, str]:
+        """Dotted module name -> class name, in the order of the engine's module tree. Empty without `hooks`."""
+        ...
 
     def replay(self, requests: Sequence[ReplayRequest], on_progress: Progress | None = None) -> list[ReplayResult]: ...
 

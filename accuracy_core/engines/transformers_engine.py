@@ -68,6 +68,9 @@ class TransformersEngine:
             versions={"torch": torch.__version__, "transformers": transformers.__version__},
         )
 
+    def module_names(self) -> dict[str, str]:
+        return {}
+
     def replay(self, requests: Sequence[ReplayRequest], on_progress: Progress | None = None) -> list[ReplayResult]:
         """One result per request, in order; rows in `<scratch>/<request id>.safetensors` as `logits` float32 (tokens,
         vocab).

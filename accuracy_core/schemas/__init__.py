@@ -6,9 +6,10 @@ from accuracy_core.schemas.deviated_prompt import DeviatedPrompt, DeviatedPrompt
 from accuracy_core.schemas.engine_spec import EngineSpec, Platform
 from accuracy_core.schemas.fault_spec import FaultSpec
 from accuracy_core.schemas.finding import Finding, Severity
+from accuracy_core.schemas.kv_result import KvHeadMetrics, KvPattern, KvPlace, KvResult
 from accuracy_core.schemas.prompt_analysis_status import PluginStatus, PromptAnalysisStatus
 from accuracy_core.schemas.prompt_result import GuardHit, Phase, PromptResult, RouteResult, RowMetrics
-from accuracy_core.schemas.replay import CaptureSpec, ReplayRequest, ReplayResult
+from accuracy_core.schemas.replay import CaptureSpec, Replacement, ReplayRequest, ReplayResult, SnapshotSpec
 from accuracy_core.schemas.report_section import ReportSection, Tab
 from accuracy_core.schemas.run_dir import RunDir, write_text
 from accuracy_core.schemas.run_parameters import EvalParameters, PromptParameters, RunParameters
@@ -21,13 +22,20 @@ from accuracy_core.schemas.task_status import (
     TaskStatus,
     ThresholdResult,
 )
+from accuracy_core.schemas.tensor_result import (
+    ComparisonSummary,
+    DivergentModule,
+    ModuleMetrics,
+    TensorCompareResult,
+)
 from accuracy_core.schemas.tolerances import Aggregate, Guards, Tolerances
 
 __all__ = [
-    "Aggregate", "CaptureSpec", "Culprit", "DeviatedPrompt", "DeviatedPrompts", "EngineSpec", "EvalParameters",
-    "FaultSpec", "Finding", "GuardHit", "Guards", "PairedTest", "Part", "Phase", "Platform", "PluginStatus",
-    "PromptAnalysisStatus", "PromptParameters", "PromptResult", "ReplayRequest", "ReplayResult", "ReportSection",
-    "ResultsSummary", "RouteResult", "RowMetrics", "RunDir", "RunParameters", "SampleRecord", "Schema", "ScoreRow",
-    "Severity", "StageRecord", "Tab", "TaskStatus", "ThresholdResult", "Tolerances", "canonical_json", "fingerprint",
-    "write_text",
+    "Aggregate", "CaptureSpec", "ComparisonSummary", "Culprit", "DeviatedPrompt", "DeviatedPrompts",
+    "DivergentModule", "EngineSpec", "EvalParameters", "FaultSpec", "Finding", "GuardHit", "Guards",
+    "KvHeadMetrics", "KvPattern", "KvPlace", "KvResult", "ModuleMetrics", "PairedTest", "Part", "Phase", "Platform",
+    "PluginStatus", "PromptAnalysisStatus", "PromptParameters", "PromptResult", "Replacement", "ReplayRequest",
+    "ReplayResult", "ReportSection", "ResultsSummary", "RouteResult", "RowMetrics", "RunDir", "RunParameters",
+    "SampleRecord", "Schema", "ScoreRow", "Severity", "SnapshotSpec", "StageRecord", "Tab", "TaskStatus",
+    "TensorCompareResult", "ThresholdResult", "Tolerances", "canonical_json", "fingerprint", "write_text",
 ]  # fmt: skip

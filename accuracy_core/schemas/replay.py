@@ -14,7 +14,32 @@ class CaptureSpec(Part):
 
     logits: bool = Field(True, description="raw full-vocabulary rows, float32 (tokens, vocab)")
     kv: bool = Field(False, description="K and V of every layer")
-    modules: list[str] = Field(default_factory=list, description="module patterns to record")
+    modules: list[str] = Field(
+        default_factory=list, description="raw taps of this engine to record, e.g. model.norm:out0 (see capture.taps)"
+    )
+
+
+class Replacement(Part):
+    """Reference rows put in place of what the engine computed at one tap (tensor replacement).
+
+    Rows `first_row` … of the tapped tensor are set, one per row of the given tensor; with `columns` only those columns
+    [start, stop) of the last dimension (one part of a fused projection).
+    """
+
+    tap: str = Field(description="raw tap of this engine, e.g. model.layers.1.mlp:out0")
+    file: str = Field(description="safetensors file")
+    tensor: str = Field(description="name in the file; (rows, features)")
+    first_row: int = Field(0, ge=0, description="position of the first row")
+    columns: tuple[int, int] | None = None
+
+
+class SnapshotSpec(Part):
+    """Which engine calls to save with their inputs, so that a failing step can be replayed off the device."""
+
+    folder: str = Field(description="where the snapshots go; one safetensors and one JSON file each")
+    calls: list[int] = Field(default_factory=list, description="numbers of engine calls within the replay, from 0")
+    positions: list[int] = Field(default_factory=list, description="calls that run a token at one of these positions")
+    budget: int = Field(1, ge=1, description="save at most this many calls")
 
 
 class ReplayRequest(Schema):
@@ -28,19 +53,31 @@ class ReplayRequest(Schema):
     forced_token_ids: list[int] = Field(default_factory=list)
     max_new_tokens: int | None = Field(None, ge=1)
     capture: CaptureSpec = Field(default_factory=CaptureSpec)
+    replacements: list[Replacement] = Field(default_factory=list)
+    snapshot: SnapshotSpec | None = None
 
 
 Route = Literal["forced_decode", "reprompt", "single_forward"]
 
 
 class ReplayResult(Schema):
-    """Answer to a ReplayRequest. `tensors` is a safetensors file; `logits` in it is float32 (tokens, vocab)."""
+    """Answer to a ReplayRequest. `tensors` is a safetensors file; `logits` in it is float32 (tokens, vocab).
+
+    Captures are in it under the names of `capture.taps`: `tap.MODULE:POINT` (positions, features) and
+    `kv.LAYER.key|value` (kv_heads, positions, head_dim), positions being those of prompt + forced tokens without the
+    last, whose K and V are never computed. With tensor parallelism the other ranks' files are in `shards`.
+    """
 
     request_id: str
     token_ids: list[int] = Field(description="tokens that the engine emitted, one per recorded row")
     argmax_ids: list[int] = Field(default_factory=list, description="argmax of each recorded row")
     tensors: str | None = Field(None, description="path of the safetensors file")
     names: list[str] = Field(default_factory=list, description="names of the tensors in it")
+    shards: list[str] = Field(default_factory=list, description="captures of tensor-parallel ranks 1, 2, …")
+    missing: dict[str, str] = Field(
+        default_factory=dict, description="capture that was asked for -> why it is not here"
+    )
+    snapshots: list[str] = Field(default_factory=list, description="JSON files of saved engine calls")
     route: Route = "forced_decode"
     shift_free: bool = Field(
         False, description="only log-probabilities were to be had: rows are known up to a constant"

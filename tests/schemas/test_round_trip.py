@@ -16,15 +16,22 @@ from accuracy_core.outcome import Outcome, Verdict
 from accuracy_core.schemas import (
     Aggregate,
     CaptureSpec,
+    ComparisonSummary,
     Culprit,
     DeviatedPrompt,
     DeviatedPrompts,
+    DivergentModule,
     EngineSpec,
     EvalParameters,
     FaultSpec,
     Finding,
     GuardHit,
     Guards,
+    KvHeadMetrics,
+    KvPattern,
+    KvPlace,
+    KvResult,
+    ModuleMetrics,
     PairedTest,
     Part,
     Phase,
@@ -44,6 +51,7 @@ from accuracy_core.schemas import (
     Severity,
     StageRecord,
     TaskStatus,
+    TensorCompareResult,
     ThresholdResult,
     Tolerances,
 )
@@ -62,6 +70,8 @@ DEVIATED = DeviatedPrompt(
     task="t", doc_id=1, prompt="p", kind="chat", messages=[{"role": "user", "content": "q"}], token_ids=[0, 5],
     metrics={"exact_match": NAN},
 )  # fmt: skip
+MODULE = ModuleMetrics(module="model.norm", order=3, phase=Phase.DECODE, rows=2, l2=INF)
+DIVERGENT = DivergentModule(module="model.norm", phase=Phase.BOTH, ratio=INF, local=True)
 
 #: one instance of every document, with non-finite numbers wherever a float may stand
 DOCUMENTS: list[Schema] = [
@@ -70,6 +80,12 @@ DOCUMENTS: list[Schema] = [
     EngineSpec(model="embedded", fault=FaultSpec(name="mlp-scale", strength=NAN), engine_args={"x": [1, None]}),
     FaultSpec(name="kv-slot", layer=1, strength=INF, position=4, params={"k": "v"}),
     Finding(check="bos", severity=Severity.ERROR, evidence="two BOS", fix="drop one", outcome=Outcome.CONFIGURATION),
+    KvResult(
+        index=0, heads=[KvHeadMetrics(layer=0, head=1, which="key", linf=INF)], pattern=KvPattern.ONE_SLOT,
+        first_bad=KvPlace(layer=0, which="value"), position_ratio={"key": [[NAN, 1.0]]},
+    ),
+    ComparisonSummary(max_l2_ratio=3, target="cpu", modules=[MODULE], first_divergent=DIVERGENT, prompts={"0": None}),
+    TensorCompareResult(index=0, modules=[MODULE], first_divergent=DIVERGENT, progression={"model.layers.0": [NAN]}),
     PromptAnalysisStatus(
         verdict=Verdict.SUSPECT, n_prompts=1, culprit=Culprit(phase=Phase.BOTH),
         plugins={"logit_validation": PluginStatus(

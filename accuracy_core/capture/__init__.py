@@ -1,0 +1,1 @@
+"""Module tensors and KV caches of a teacher-forced pass: taking, naming, comparing and replacing them."""
