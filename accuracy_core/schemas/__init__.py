@@ -1,13 +1,13 @@
 """Schemas that the parts share: versioned pydantic models, JSON on disk."""
 
 from accuracy_core.schemas.base import Part, Schema, canonical_json, fingerprint
-from accuracy_core.schemas.culprit import Culprit
+from accuracy_core.schemas.culprit import Culprit, ReplacementTrial
 from accuracy_core.schemas.deviated_prompt import DeviatedPrompt, DeviatedPrompts
 from accuracy_core.schemas.engine_spec import EngineSpec, Platform
 from accuracy_core.schemas.fault_spec import FaultSpec
 from accuracy_core.schemas.finding import Finding, Severity
 from accuracy_core.schemas.kv_result import KvHeadMetrics, KvPattern, KvPlace, KvResult
-from accuracy_core.schemas.prompt_analysis_status import PluginStatus, PromptAnalysisStatus
+from accuracy_core.schemas.prompt_analysis_status import Escalation, PluginStatus, PromptAnalysisStatus
 from accuracy_core.schemas.prompt_result import GuardHit, Phase, PromptResult, RouteResult, RowMetrics
 from accuracy_core.schemas.replay import CaptureSpec, Replacement, ReplayRequest, ReplayResult, SnapshotSpec
 from accuracy_core.schemas.report_section import ReportSection, Tab
@@ -32,10 +32,10 @@ from accuracy_core.schemas.tolerances import Aggregate, Guards, Tolerances
 
 __all__ = [
     "Aggregate", "CaptureSpec", "ComparisonSummary", "Culprit", "DeviatedPrompt", "DeviatedPrompts",
-    "DivergentModule", "EngineSpec", "EvalParameters", "FaultSpec", "Finding", "GuardHit", "Guards",
+    "DivergentModule", "EngineSpec", "Escalation", "EvalParameters", "FaultSpec", "Finding", "GuardHit", "Guards",
     "KvHeadMetrics", "KvPattern", "KvPlace", "KvResult", "ModuleMetrics", "PairedTest", "Part", "Phase", "Platform",
-    "PluginStatus", "PromptAnalysisStatus", "PromptParameters", "PromptResult", "Replacement", "ReplayRequest",
-    "ReplayResult", "ReportSection", "ResultsSummary", "RouteResult", "RowMetrics", "RunDir", "RunParameters",
+    "PluginStatus", "PromptAnalysisStatus", "PromptParameters", "PromptResult", "Replacement", "ReplacementTrial",
+    "ReplayRequest", "ReplayResult", "ReportSection", "ResultsSummary", "RouteResult", "RowMetrics", "RunDir", "RunParameters",
     "SampleRecord", "Schema", "ScoreRow", "Severity", "SnapshotSpec", "StageRecord", "Tab", "TaskStatus",
     "TensorCompareResult", "ThresholdResult", "Tolerances", "canonical_json", "fingerprint", "write_text",
 ]  # fmt: skip

@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
-from accuracy_core.schemas.base import Schema
+from accuracy_core.outcome import Verdict
+from accuracy_core.schemas.base import Part, Schema
 from accuracy_core.schemas.prompt_result import Phase
+
+
+class ReplacementTrial(Part):
+    """One prompt replayed with reference tensors in place of what the engine computed at `module`.
+
+    `output`: the suspected module's own output is replaced, so the error must vanish. `inputs`: what the module's layer
+    is given is replaced, so the error must stay; where it vanishes too, the fault lies further up.
+    `l2_*`: L2 error over the dtype's noise, root mean square over the rows (1: as the reference in that dtype);
+    for a float32 target, which has no such noise, the relative L2 error itself.
+    """
+
+    kind: Literal["output", "inputs"]
+    module: str = Field(description="canonical tap that was replaced")
+    prompt: int
+    l2_before: float = float("nan")
+    l2_after: float = float("nan")
+    guards_before: int = 0
+    guards_after: int = 0
+    verdict_after: Verdict | None = None
+    healed: bool | None = Field(None, description="the rows returned to what clean rows show; None: not possible")
+    reason: str = Field("", description="why it was not possible")
 
 
 class Culprit(Schema):
@@ -22,3 +46,7 @@ class Culprit(Schema):
     confirmed: bool | None = None
     next_step: str = Field("", description="what to do next, in words")
     next_command: str = Field("", description="command for that, to copy; empty when there is none")
+    prompt: int | None = Field(None, description="prompt that the place was found on")
+    contradictions: list[str] = Field(default_factory=list, description="where logits, tensors and KV disagree")
+    trials: list[ReplacementTrial] = Field(default_factory=list, description="replacement experiments, in order")
+    confirmation: str = Field("", description="the experiments' result in words, or why there was none")

@@ -24,6 +24,16 @@ class PluginStatus(Part):
     errors: dict[str, str] = Field(default_factory=dict, description="prompt index, or `plugin`, -> error")
 
 
+class Escalation(Part):
+    """What triage did by itself once the logits had failed."""
+
+    prompts: list[int] = Field(default_factory=list, description="failing prompts that were looked at, worst first")
+    failing: int = Field(0, description="prompts that failed")
+    plugins: list[str] = Field(default_factory=list, description="plugins that it ran")
+    not_measured: dict[str, str] = Field(default_factory=dict, description="plugin -> why it has no result")
+    duration_s: float = Field(0.0, description="seconds that the device was held for it")
+
+
 class PromptAnalysisStatus(Schema):
     """`prompt_analysis/analysis.json`. Two calls into one directory merge their `plugins`."""
 
@@ -37,3 +47,4 @@ class PromptAnalysisStatus(Schema):
     findings: list[Finding] = Field(default_factory=list)
     engine: dict[str, str] = Field(default_factory=dict, description="what the target reported about itself")
     log_tail: str = Field("", description="end of the engine's log when it died")
+    escalation: Escalation | None = Field(None, description="None: the logits passed, or triage was switched off")

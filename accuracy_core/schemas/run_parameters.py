@@ -33,10 +33,23 @@ class EvalParameters(Part):
 class PromptParameters(Part):
     """The prompt analysis."""
 
-    plugins: list[str] = Field(default_factory=lambda: ["logit_validation"], min_length=1)
+    plugins: list[str] = Field(
+        default_factory=lambda: ["logit_validation"],
+        min_length=1,
+        description="analyses to run: logit_validation, kv_cache, tensor_compare",
+    )
+    triage: bool = Field(
+        True,
+        description="when logits fail, compare KV cache and module tensors of the worst prompts and name a culprit",
+    )
+    modules: list[str] = Field(
+        default_factory=list,
+        description="modules for tensor_compare: model.layers.0-31, exact names, regular expressions; empty: all",
+    )
     max_prompts: int = Field(3, ge=1, le=1000, description="deviated prompts to analyse, worst first")
     output_length: int = Field(16, ge=1, le=4096, description="tokens replayed per prompt")
     prompts: list[str] | None = Field(None, description="analyse these texts instead of deviated prompts")
+    curated: bool = Field(False, description="analyse the curated prompts instead of deviated ones")
     tolerances: str | None = Field(None, description="tolerances.toml or calibration.json to use")
 
 
@@ -67,4 +80,6 @@ class RunParameters(Schema):
             raise ValueError("stages is empty: nothing to do")
         if self.prompt_analysis.prompts is not None and not self.prompt_analysis.prompts:
             raise ValueError("prompts is an empty list: give at least one prompt, or none at all for deviated ones")
+        if self.prompt_analysis.prompts is not None and self.prompt_analysis.curated:
+            raise ValueError("prompts and curated exclude each other: choose one")
         return self
