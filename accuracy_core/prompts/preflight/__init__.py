@@ -1,0 +1,18 @@
+"""Preflight: is the set-up right? Cheap checks of configuration, tokens and loading, made before any numerics."""
+
+from accuracy_core.prompts.preflight.facts import (
+    FilterFacts,
+    LoadReport,
+    PreflightFacts,
+    SeenRequest,
+    ServerFacts,
+    TensorInfo,
+)
+from accuracy_core.prompts.preflight.gather import checkpoint_facts
+from accuracy_core.prompts.preflight.registry import PREFLIGHT_CHECKS, PreflightCheck, run_preflight
+from accuracy_core.prompts.preflight.report import PreflightReport
+
+__all__ = [
+    "PREFLIGHT_CHECKS", "FilterFacts", "LoadReport", "PreflightCheck", "PreflightFacts", "PreflightReport",
+    "SeenRequest", "ServerFacts", "TensorInfo", "checkpoint_facts", "run_preflight",
+]  # fmt: skip

@@ -1,0 +1,14 @@
+"""The built-in checks; importing this registers them, in the order in which they are made."""
+
+from accuracy_core.prompts.preflight.checks import (  # noqa: F401
+    positions,
+    precision,
+    quantization,
+    sampling,
+    tokenizer_drift,
+    tokens,
+    truncation,
+    unmatched_filter,
+    vocabulary,
+    weights,
+)

@@ -1,0 +1,129 @@
+"""Facts from the checkpoint's files: headers only, except for what a check asks for by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from accuracy_core.engines.checkpoint import read_config
+from accuracy_core.errors import ConfigurationError
+from accuracy_core.models.checkpoint import weight_files
+from accuracy_core.prompts.preflight.facts import LoadReport, PreflightFacts, SeenRequest, TensorInfo
+from accuracy_core.schemas import DeviatedPrompt, EngineSpec
+
+if TYPE_CHECKING:
+    import torch
+
+
+def checkpoint_facts(spec: EngineSpec, folder: Path, *, load: bool = True) -> PreflightFacts:
+    """What the files say: config, generation config, headers of the weights, tokenizers, and a load without data.
+
+    `load` False leaves out the load on the meta device (for checkpoints that transformers does not know). Raises
+    ConfigurationError for files that cannot be read.
+    """
+    other = spec.tokenizer is not None and Path(spec.tokenizer).resolve() != folder.resolve()
+    own_tokenizer = any(folder.glob("tokenizer*")) or any(folder.glob("*.model"))
+    tokenizer, problem = _tokenizer(str(folder), None if own_tokenizer else spec.tokenizer)
+    return PreflightFacts(
+        spec=spec,
+        folder=folder,
+        config=read_config(folder),
+        generation_config=_optional_json(folder / "generation_config.json"),
+        tensors=dict(tensor_headers(folder)),
+        tokenizer=tokenizer,
+        tokenizer_problem=problem,
+        target_tokenizer=_tokenizer(str(folder), spec.tokenizer)[0] if other and own_tokenizer else None,
+        loads=(reference_load(spec, folder),) if load else (),
+    )
+
+
+def tensor_headers(folder: Path) -> Iterator[tuple[str, TensorInfo]]:
+    """Name, shape and dtype of every tensor in the safetensors files; nothing for other formats."""
+    from safetensors import safe_open
+
+    for file in weight_files(folder):
+        if file.suffix != ".safetensors":
+            continue
+        with safe_open(file, framework="pt") as content:
+            for name in content.keys():  # noqa: SIM118 - not a dict
+                part = content.get_slice(name)
+                yield name, TensorInfo(tuple(part.get_shape()), part.get_dtype())
+
+
+def read_tensor(folder: Path, name: str) -> torch.Tensor:
+    """One tensor of the checkpoint, by name. Raises ConfigurationError when no file has it."""
+    from safetensors import safe_open
+
+    for file in weight_files(folder):
+        if file.suffix == ".safetensors":
+            with safe_open(file, framework="pt") as content:
+                if name in content.keys():  # noqa: SIM118 - not a dict
+                    return content.get_tensor(name)
+    raise ConfigurationError(f"{folder} has no tensor {name!r}")
+
+
+def reference_load(spec: EngineSpec, folder: Path) -> LoadReport:
+    """What transformers says when it loads the checkpoint without its data: names and shapes are compared all the
+    same."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=spec.trust_remote_code)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            output_loading_info=True,
+            device_map="meta",
+            trust_remote_code=spec.trust_remote_code,
+            ignore_mismatched_sizes=True,
+        )
+        info: dict[str, Any] = loaded[1]
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        return LoadReport("reference", error=f"{type(error).__name__}: {error}"[:500])
+    mismatched = tuple(sorted(str(item[0] if isinstance(item, tuple) else item) for item in info["mismatched_keys"]))
+    return LoadReport(
+        "reference", tuple(sorted(info["missing_keys"])), tuple(sorted(info["unexpected_keys"])), mismatched
+    )
+
+
+def _tokenizer(folder: str, other: str | None) -> tuple[Any, str]:
+    """(tokenizer, '') or (None, why not): transformers reads config.json for it, which may be what is wrong."""
+    from accuracy_core.prompts.tokens import load_tokenizer
+
+    try:
+        return load_tokenizer(folder, other), ""
+    except ConfigurationError as error:
+        return None, error.message
+
+
+def seen_requests(prompts: Sequence[DeviatedPrompt]) -> tuple[SeenRequest, ...]:
+    """Requests of an evaluation with the ids that the server returned. Multiple-choice ones are sent as ids: left out.
+
+    A rendered few-shot text counts as text; what the template added to a conversation is in `messages`.
+    """
+    return tuple(
+        SeenRequest(
+            text=prompt.prompt if prompt.kind == "text" else None,
+            messages=[dict(message) for message in prompt.messages]
+            if prompt.kind == "chat" and prompt.messages
+            else None,
+            token_ids=prompt.token_ids,
+            output_token_ids=prompt.output_token_ids,
+            finish_reason=prompt.finish_reason,
+            task=prompt.task,
+        )
+        for prompt in prompts
+        if prompt.kind != "loglikelihood"
+    )
+
+
+def _optional_json(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{file} cannot be read: {error}", fix="copy the checkpoint again") from error
+    return data if isinstance(data, dict) else {}
