@@ -1,0 +1,44 @@
+"""What is compared: K and V of one layer on three sides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+Which = Literal["key", "value"]
+WHICH: tuple[Which, Which] = ("key", "value")
+
+
+@dataclass(frozen=True)
+class KvSides:
+    """One layer's K or V, (kv_heads, positions, head_dim) in any float dtype.
+
+    `given`: what the target's attention was handed to be cached, where that was tapped. `present` (positions,) bool:
+    False where the target no longer holds the row (sliding window); None: all are there. `scale`: what the values of a
+    quantised cache must be multiplied by.
+    """
+
+    fp32: torch.Tensor
+    expected: torch.Tensor
+    target: torch.Tensor
+    given: torch.Tensor | None = None
+    present: torch.Tensor | None = None
+    scale: float = 1.0
+
+    def values(self) -> torch.Tensor:
+        """The target's values as attention uses them."""
+        return self.target if self.scale == 1.0 else self.target.float() * self.scale
+
+
+@dataclass(frozen=True)
+class LayerKv:
+    """One layer."""
+
+    layer: int
+    key: KvSides
+    value: KvSides
+
+    def side(self, which: Which) -> KvSides:
+        return self.key if which == "key" else self.value
