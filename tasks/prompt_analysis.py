@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prefect import task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
 from accuracy_core.pipeline import prompt_stage
+from accuracy_core.pipeline.earlier import earlier_analysis
 from accuracy_core.pipeline.run import Run
+from accuracy_core.pipeline.stage_keys import prompt_analysis_key
 from accuracy_core.schemas import PromptAnalysisStatus
 from tasks.goldens import obtain_goldens
 from tasks.progress import progress_artifact
+from tasks.stage_cache import obtain_stage
 
 
 @task(name="goldens", cache_policy=NO_CACHE, persist_result=False)
@@ -22,9 +27,33 @@ def goldens_task(run: Run) -> prompt_stage.PreparedAnalysis:
 
 @task(name="prompt-analysis", cache_policy=NO_CACHE, persist_result=False)
 def prompt_analysis_task(run: Run, prepared: prompt_stage.PreparedAnalysis) -> PromptAnalysisStatus:
-    """Replay the prompts on the engine and judge them; the table of verdicts is shown in the UI."""
+    """Replay the prompts on the engine and judge them."""
     with progress_artifact(prompt_stage.STAGE):
-        status = prompt_stage.analyse_prompts(run, prepared)
+        return prompt_stage.analyse_prompts(run, prepared)
+
+
+def obtain_analysis(run: Run, compute: Callable[[], None] | None) -> PromptAnalysisStatus | None:
+    """Have the prompt analysis in the run directory: that of an earlier run with the same inputs, else by `compute`.
+
+    With `compute` None nothing is computed, and None says that no earlier run's can be used. The table of verdicts is
+    shown in the UI. Raises what `compute` raises.
+    """
+    if not obtain_stage(run, prompt_stage.STAGE, prompt_analysis_key, compute, complete=_is_complete):
+        return None
+    status = earlier_analysis(run)
+    if status is not None:
+        _show(status)
+    return status
+
+
+def _is_complete(run: Run) -> bool:
+    """A prompt or plugin that could not be measured this time is tried again by the next run."""
+    status = earlier_analysis(run)
+    wanted = set(run.parameters.prompt_analysis.plugins)
+    return status is not None and wanted <= set(status.plugins) and not any(p.errors for p in status.plugins.values())
+
+
+def _show(status: PromptAnalysisStatus) -> None:
     create_table_artifact(
         [
             {"prompt": index, "plugin": plugin.plugin, "verdict": verdict.value if verdict else "not measured"}
@@ -34,4 +63,3 @@ def prompt_analysis_task(run: Run, prepared: prompt_stage.PreparedAnalysis) -> P
         key="verdicts",
         description="Verdict per prompt",
     )
-    return status

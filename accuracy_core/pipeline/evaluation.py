@@ -8,6 +8,7 @@ from accuracy_core.errors import InfrastructureError, NotMeasuredError
 from accuracy_core.pipeline import progress
 from accuracy_core.pipeline.run import Run
 from accuracy_core.pipeline.session import EvaluationSession
+from accuracy_core.pipeline.stage_files import keep_only
 from accuracy_core.pipeline.stages import recorded
 from accuracy_core.schemas import StageRecord, fingerprint
 
@@ -51,6 +52,8 @@ def evaluate(run: Run, session: EvaluationSession) -> dict[str, float]:
         except InfrastructureError as error:
             error.log_tail = error.log_tail or server.log_tail()
             raise
+        # newest by the clock of which host? Results of earlier evaluations must not be there to be mistaken for these
+        keep_only(run.run_dir, STAGE, result.files)
         outputs.append(str(Path(result.results_dir).relative_to(local_path(run.run_dir.root))))
         return dict(result.scores)
 

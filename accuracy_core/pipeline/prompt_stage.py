@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +19,9 @@ from accuracy_core.pipeline.run import Run
 from accuracy_core.pipeline.stages import recorded
 from accuracy_core.prompts import claim_directory, compute_goldens, make_plugins, prepare_prompts, run_plugins
 from accuracy_core.prompts.context import Goldens
+from accuracy_core.prompts.curated import curated_prompts
 from accuracy_core.prompts.orchestrator import context_length
-from accuracy_core.prompts.prepared import PreparedPrompts
+from accuracy_core.prompts.prepared import PreparedPrompt, PreparedPrompts
 from accuracy_core.prompts.tokens import load_tokenizer
 from accuracy_core.schemas import DeviatedPrompts, EngineSpec, PromptAnalysisStatus, Tolerances
 
@@ -39,20 +42,20 @@ class PreparedAnalysis:
     tokenizer: Any
 
 
-def prepare_analysis(run: Run, obtain: Callable[[GoldenOrder], ReferenceGoldens] | None = None) -> PreparedAnalysis:
+def prepare_analysis(
+    run: Run, obtain: Callable[[GoldenOrder], ReferenceGoldens] | None = None, *, recording: bool = True
+) -> PreparedAnalysis:
     """Choose the prompts and get their references, from the cache or computed; by `obtain` if a scheduler does that.
+
+    `recording` False leaves the record of the stage as it is: for a process that only needs again what another one of
+    the same run has prepared.
 
     Raises ConfigurationError for prompts that cannot be replayed, ReferenceError_ for unusable references.
     """
     parameters = run.parameters.prompt_analysis
-    with recorded(run.run_dir, GOLDENS, {"target": run.target_identity, **parameters.model_dump(mode="json")}):
-        tokenizer = load_tokenizer(run.model_path, run.parameters.engine.tokenizer)
-        prepared = prepare_prompts(
-            _chosen(run),
-            tokenizer,
-            output_length=parameters.output_length,
-            max_model_len=run.engine.max_model_len or context_length(run.engine),
-        )
+    inputs = {"target": run.target_identity, **parameters.model_dump(mode="json")}
+    with recorded(run.run_dir, GOLDENS, inputs) if recording else contextlib.nullcontext():
+        prepared, tokenizer = choose_prompts(run)
         prepared = claim_directory(prepared, run.engine, run.run_dir, fresh=True)
         progress.report(GOLDENS, 0, len(prepared.prompts), f"{len(prepared.prompts)} prompts")
         goldens = compute_goldens(
@@ -64,6 +67,22 @@ def prepare_analysis(run: Run, obtain: Callable[[GoldenOrder], ReferenceGoldens]
             obtain=obtain,
         )
     return PreparedAnalysis(prepared, goldens, tokenizer)
+
+
+def choose_prompts(run: Run) -> tuple[PreparedPrompts, Any]:
+    """Prompts that this run analyses, as token ids, and their tokenizer; writes nothing.
+
+    Raises ConfigurationError for prompts that cannot be replayed, or when there are none.
+    """
+    tokenizer = load_tokenizer(run.model_path, run.parameters.engine.tokenizer)
+    longest = run.engine.max_model_len or context_length(run.engine)
+    prepared = prepare_prompts(
+        _chosen(run, tokenizer, longest),
+        tokenizer,
+        output_length=run.parameters.prompt_analysis.output_length,
+        max_model_len=longest,
+    )
+    return prepared, tokenizer
 
 
 def analyse_prompts(run: Run, prepared: PreparedAnalysis) -> PromptAnalysisStatus:
@@ -91,8 +110,10 @@ def analyse_prompts(run: Run, prepared: PreparedAnalysis) -> PromptAnalysisStatu
     return result.status
 
 
-def _chosen(run: Run) -> list[str] | DeviatedPrompts:
+def _chosen(run: Run, tokenizer: Any, longest: int | None) -> list[str] | list[PreparedPrompt] | DeviatedPrompts:
     parameters = run.parameters.prompt_analysis
+    if parameters.curated:
+        return curated_prompts(tokenizer, (longest or sys.maxsize) - parameters.output_length)
     if parameters.prompts is not None:
         return list(parameters.prompts)
     path = run.run_dir.deviated_prompts

@@ -35,6 +35,11 @@ class Run(Schema):
         return RunDir.at(self.parameters.output_dir)
 
     @property
+    def location(self) -> str:
+        """The run directory as people and other hosts know it: an absolute path, or `s3://…`."""
+        return str(RunDir.at(self.parameters.output_dir or "").root)
+
+    @property
     def engine(self) -> EngineSpec:
         """The engine's spec with the model resolved to a folder."""
         return self.parameters.engine.model_copy(update={"model": self.model_path})
@@ -49,8 +54,10 @@ class Run(Schema):
         return self.model_copy(update={"parameters": parameters})
 
 
-def resolve_run(parameters: RunParameters) -> Run:
+def resolve_run(parameters: RunParameters, *, engine_here: bool = True) -> Run:
     """Check `parameters`. Creates the run directory and writes nothing into it.
+
+    `engine_here` False leaves out what only the host of the engine can tell: its cores, its interpreter, its ports.
 
     Raises ConfigurationError for: a missing model or one without a tokenizer, a prompt that is too long, an unknown
     task, a threshold on a metric that does not exist, results that are not there, an unknown plugin or fault, no engine
@@ -65,10 +72,11 @@ def resolve_run(parameters: RunParameters) -> Run:
         parameters = parameters.model_copy(update={"thresholds": default_thresholds(parameters.evaluation)})
     _check_plugins(parameters)
     _check_tolerances(parameters)
-    _check_engine(parameters)
+    if engine_here:
+        _check_engine(parameters)
     _check_prompts(parameters, model_path)
     if "evaluate" in parameters.stages and parameters.evaluation.results is None:
-        _check_evaluation(parameters)
+        _check_evaluation(parameters, engine_here)
     _check_results(parameters)
     parameters = with_output_dir(parameters)
     run_dir = RunDir.at(parameters.output_dir or "").create()
@@ -147,7 +155,7 @@ def _check_engine(parameters: RunParameters) -> None:
     check_spec(parameters.engine)
 
 
-def _check_evaluation(parameters: RunParameters) -> None:
+def _check_evaluation(parameters: RunParameters, engine_here: bool) -> None:
     from accuracy_core.evals.preconditions import check_tasks, check_thresholds
 
     if parameters.engine.engine != "vllm":
@@ -158,7 +166,7 @@ def _check_evaluation(parameters: RunParameters) -> None:
     tasks, include = parameters.evaluation.tasks, parameters.evaluation.include_path
     check_tasks(tasks, include)
     check_thresholds(parameters.thresholds, tasks, include)
-    if parameters.server_port is not None:
+    if parameters.server_port is not None and engine_here:
         _check_port(parameters.server_port)
 
 
@@ -177,7 +185,8 @@ def _check_earlier_stages(parameters: RunParameters, run_dir: RunDir) -> None:
     stages = parameters.stages
     if "task_analysis" in stages and "evaluate" not in stages and parameters.evaluation.results is None:
         _check_there(run_dir.eval_results, "evaluation", "add --stage evaluate, or give --results")
-    if "prompt_analysis" in stages and "task_analysis" not in stages and parameters.prompt_analysis.prompts is None:
+    given = parameters.prompt_analysis.prompts is not None or parameters.prompt_analysis.curated
+    if "prompt_analysis" in stages and "task_analysis" not in stages and not given:
         fix = "add --stage task_analysis, or give prompts with --prompt"
         _check_there(run_dir.deviated_prompts, "deviated prompts", fix)
 

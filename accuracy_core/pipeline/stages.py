@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from accuracy_core.errors import AssayError
 from accuracy_core.outcome import Outcome
 from accuracy_core.pipeline import progress
+from accuracy_core.pipeline.stage_files import StageFiles
 from accuracy_core.pipeline.versions import versions
 from accuracy_core.schemas import RunDir, StageRecord, fingerprint
 
@@ -38,3 +39,20 @@ def recorded(run_dir: RunDir, stage: str, inputs: object, outputs: list[str] | N
         raise
     write(status="done", outputs=outputs or [])
     progress.report(stage, 1, 1, "done")
+
+
+def record_cached(run_dir: RunDir, stage: str, key: str, found: StageFiles) -> None:
+    """Write `stages/<stage>.json` for results that an earlier run with the same inputs left."""
+    message = f"results of an earlier run with the same inputs, computed in {found.root}"
+    record = StageRecord(
+        stage=stage,
+        inputs_hash=key,
+        started=datetime.now(UTC),
+        duration_s=0.0,
+        status="cached",
+        message=message,
+        versions=versions(),
+        outputs=found.outputs,
+    )
+    run_dir.write(run_dir.stages / f"{stage}.json", record)
+    progress.report(stage, 1, 1, message)

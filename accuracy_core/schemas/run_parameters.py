@@ -69,6 +69,9 @@ class RunParameters(Schema):
         default_factory=lambda: list(get_args(Stage)),
         description="stages to run; the others' files are taken from the run directory",
     )
+    refresh: list[Stage] = Field(
+        default_factory=list, description="stages to compute again even where an earlier run's result could be used"
+    )
     server_port: int | None = Field(None, ge=1, le=65535, description="port of the server; empty: a free one")
     startup_timeout_s: float = Field(600, gt=0, description="longest wait for the engine to come up")
     device_timeout_s: float = Field(3600, ge=0, description="longest wait for the device cores")
@@ -78,6 +81,9 @@ class RunParameters(Schema):
     def _something_to_do(self) -> RunParameters:
         if not self.stages:
             raise ValueError("stages is empty: nothing to do")
+        idle = [stage for stage in self.refresh if stage not in self.stages]
+        if idle:
+            raise ValueError(f"refresh names {', '.join(idle)}, which stages leaves out: add it there or drop it here")
         if self.prompt_analysis.prompts is not None and not self.prompt_analysis.prompts:
             raise ValueError("prompts is an empty list: give at least one prompt, or none at all for deviated ones")
         if self.prompt_analysis.prompts is not None and self.prompt_analysis.curated:

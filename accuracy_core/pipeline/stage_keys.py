@@ -1,0 +1,106 @@
+"""Keys of cached stages: everything that may change a stage's result, and nothing that does not."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+from accuracy_core.evals.readers.locate import locate
+from accuracy_core.models.digests import file_digest
+from accuracy_core.paths import cache_root
+from accuracy_core.pipeline.evaluation import results_location
+from accuracy_core.pipeline.identity import code_identity, engine_identity
+from accuracy_core.pipeline.prompt_stage import choose_prompts
+from accuracy_core.pipeline.run import Run
+from accuracy_core.schemas import Tolerances, fingerprint
+
+#: raised when the meaning of a stage's files changes
+_VERSION = 1
+#: parameters of the evaluation that only say how long to wait, or where results come from
+_EVALUATION_WITHOUT = {"results", "reference_results", "request_timeout_s", "include_path"}
+#: parameters of the prompt analysis that enter by their content instead
+_PROMPTS_WITHOUT = {"prompts", "max_prompts", "tolerances"}
+
+
+def evaluation_key(run: Run) -> str:
+    """Key of the evaluation: target, tasks and their files, request settings, engine's installation, device, code.
+
+    Thresholds are not in it: other thresholds judge the same answers.
+    """
+    evaluation = run.parameters.evaluation
+    return _key(
+        "evaluate",
+        run,
+        engine=engine_identity(run.parameters.engine),
+        model_name=run.model_name,
+        evaluation=evaluation.model_dump(mode="json", exclude=_EVALUATION_WITHOUT),
+        task_files=_folder_digests(evaluation.include_path),
+    )
+
+
+def task_analysis_key(run: Run) -> str:
+    """Key of the task analysis: the bytes of the results and of the reference's, and the thresholds."""
+    return _key(
+        "task_analysis",
+        run,
+        results=_results_digests(results_location(run)),
+        reference=_results_digests(run.parameters.evaluation.reference_results),
+        thresholds=dict(run.parameters.thresholds),
+    )
+
+
+def prompt_analysis_key(run: Run) -> str:
+    """Key of the prompt analysis: target, token ids of the prompts, plugins and their code, tolerances, engine, device.
+
+    Raises ConfigurationError for prompts that cannot be replayed.
+    """
+    parameters = run.parameters.prompt_analysis
+    tolerances = Tolerances.load(Path(parameters.tolerances)) if parameters.tolerances else None
+    prompts, _ = choose_prompts(run)
+    return _key(
+        "prompt_analysis",
+        run,
+        engine=engine_identity(run.parameters.engine),
+        prompts=prompts.model_dump(mode="json"),
+        parameters=parameters.model_dump(mode="json", exclude=_PROMPTS_WITHOUT),
+        plugins=_plugin_digests(parameters.plugins),
+        tolerances=tolerances.to_json() if tolerances is not None else "default",  # the default is part of our code
+    )
+
+
+def _key(stage: str, run: Run, **inputs: Any) -> str:
+    tokenizer = _folder_digests(run.tokenizer) if run.tokenizer != run.model_path else {}
+    own = {"stage": stage, "version": _VERSION, "target": run.target_identity, "code": code_identity()}
+    return fingerprint({**own, "tokenizer": tokenizer, **inputs})
+
+
+def _folder_digests(folder: str | None) -> dict[str, str]:
+    """Relative path -> sha256 of every file below `folder`; a name that is no folder stands for itself."""
+    if folder is None:
+        return {}
+    root = Path(folder).expanduser()
+    if not root.is_dir():
+        return {"name": folder}
+    files = [path for path in sorted(root.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
+    return {path.relative_to(root).as_posix(): _digest(path) for path in files}
+
+
+def _results_digests(location: str | None) -> dict[str, str]:
+    if location is None:
+        return {}
+    found = locate(Path(location).expanduser())
+    files = [*filter(None, (found.results, found.requests)), *found.samples]
+    return {f"{path.parent.name}/{path.name}": _digest(path) for path in files}
+
+
+def _plugin_digests(names: list[str]) -> dict[str, str]:
+    """Plugins that others registered are code, too."""
+    from accuracy_core.prompts import make_plugins
+
+    files = {plugin.name: inspect.getsourcefile(type(plugin)) for plugin in make_plugins(names)}
+    return {name: _digest(Path(file)) if file else "" for name, file in files.items()}
+
+
+def _digest(path: Path) -> str:
+    return file_digest(path, cache_root() / "digests")
