@@ -1,0 +1,53 @@
+"""The levels of a nightly: what each checks, and which flow does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from accuracy_core.schemas import RunParameters
+
+LevelName = Literal["accuracy", "logits"]
+
+
+@dataclass(frozen=True)
+class Level:
+    """`flow` loads the flow; it takes `parameters` and `placement` as accuracy-debugger does.
+
+    `deployment` is the one that runs it on a worker, `shape` makes a row's parameters fit the level.
+    """
+
+    number: int
+    flow: Callable[[], Any]
+    deployment: str
+    shape: Callable[[RunParameters], RunParameters]
+
+
+def _accuracy_debugger() -> Any:
+    from flows.accuracy_debugger import accuracy_debugger
+
+    return accuracy_debugger
+
+
+def _as_given(parameters: RunParameters) -> RunParameters:
+    return parameters
+
+
+def _curated(parameters: RunParameters) -> RunParameters:
+    """No evaluation: the curated prompts, or the row's own ones, straight to the logits."""
+    prompts = parameters.prompt_analysis
+    return parameters.model_copy(
+        update={
+            "stages": ["prompt_analysis", "report"],
+            "prompt_analysis": prompts.model_copy(update={"curated": prompts.prompts is None}),
+        }
+    )
+
+
+#: a further level is one line here, and its name in `LevelName`
+LEVELS: dict[LevelName, Level] = {
+    "accuracy": Level(1, _accuracy_debugger, "accuracy-debugger/nightly", _as_given),
+    "logits": Level(2, _accuracy_debugger, "accuracy-debugger/nightly", _curated),
+}
+assert set(LEVELS) == set(get_args(LevelName))

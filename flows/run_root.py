@@ -1,0 +1,34 @@
+"""Where runs that were not given a directory put theirs."""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import UTC, datetime
+
+from prefect.runtime import deployment, flow_run
+
+from accuracy_core.pipeline.run import with_output_dir
+from accuracy_core.schemas import RunParameters
+
+#: folder, or s3:// location, of the runs that workers make
+RUNS_DIR = "ASSAY_RUNS_DIR"
+DEFAULT_RUNS_DIR = "~/assay-runs"
+
+
+def with_run_directory(parameters: RunParameters, *, part: str | None = None) -> RunParameters:
+    """`parameters` with an output directory.
+
+    Under a worker the working directory is a temporary one, and two runs may start in the same second: there the
+    directory is `$ASSAY_RUNS_DIR/<model>-<time>-<id of the flow run>`. `part` names one of several runs of the current
+    flow run: `<root>/nightly-<time>-<id>/<part>`.
+    """
+    if parameters.output_dir is not None or (deployment.id is None and part is None):
+        return with_output_dir(parameters)
+    root = os.environ.get(RUNS_DIR) or (os.path.expanduser(DEFAULT_RUNS_DIR) if deployment.id else "runs")
+    model = parameters.engine.model.rstrip("/").rsplit("/", 1)[-1]
+    began = flow_run.scheduled_start_time or datetime.now(UTC)  # the same for all parts
+    name = f"{'nightly' if part else model}-{began:%Y%m%d-%H%M%S}-{str(flow_run.id)[:8]}"
+    if part:
+        name += "/" + re.sub(r"[^A-Za-z0-9._#-]+", "-", part)
+    return parameters.model_copy(update={"output_dir": f"{root.rstrip('/')}/{name}"})
