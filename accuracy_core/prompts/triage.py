@@ -1,4 +1,4 @@
-"""From rows to a branch of the triage tree and a culprit. Only rows are looked at, never the name of a fault."""
+"""From evidence to the lit branches of the triage tree and a culprit. Numbers are looked at, never a fault's name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from accuracy_core.outcome import Verdict, worst
+from accuracy_core.prompts.culprit import name_culprit
+from accuracy_core.prompts.evidence import Evidence
+from accuracy_core.prompts.module_facts import module_facts
 from accuracy_core.prompts.triage_tree import Fact, TriageNode, TriageTree, load_triage_tree
 from accuracy_core.schemas import Culprit, Phase, PluginStatus, PromptResult, RowMetrics
 
@@ -84,28 +87,35 @@ def triage(
     status: PluginStatus | None = None,
     *,
     location: Location | None = None,
+    evidence: Evidence | None = None,
     target: str = "",
     output: str = "",
 ) -> Triage:
-    """Branch and culprit for the prompts of one run.
+    """Branches and culprit for the prompts of one run.
 
     `status` carries the verdict and the aggregates over all prompts; without it the worst prompt counts. `location` is
-    what the comparison found over all prompts; where it is silent (no guard fired) single rows decide.
-    `target` (options of `assay run` that select it) and `output` fill the next command.
+    what the comparison found over all prompts; where it is silent (no guard fired) single rows decide. `evidence` adds
+    what tensor compare and KV compare found. `target` (options of `assay run` that select it) and `output` fill the
+    next command. `phase` is the rows'; the culprit's may be more exact.
     """
     tree = load_triage_tree()
     measured = [result for result in results if result.verdict is not None]
     verdicts = [result.verdict for result in measured if result.verdict is not None]
     verdict = status.verdict if status is not None else worst(verdicts) if verdicts else None
-    if verdict is None:
-        return Triage(facts={}, lit=[], phase=Phase.NONE, culprit=None)
     failing = [result for result in measured if result.verdict is not Verdict.PASS] or measured
-    facts = _facts(tree, verdict, failing, status, location or Location())
+    facts: dict[str, Fact] = {}
+    if verdict is not None:
+        facts = _facts(tree, verdict, failing, status, location or Location())
+    if evidence is not None:
+        facts |= module_facts(tree, evidence)
     lit = tree.lit(facts)
-    if verdict is Verdict.PASS:
-        return Triage(facts=facts, lit=lit, phase=Phase.NONE, culprit=None)
-    phase = _run_phase(facts)
-    return Triage(facts=facts, lit=lit, phase=phase, culprit=_culprit(phase, lit, facts, failing, target, output))
+    phase, culprit = Phase.NONE, None
+    if verdict is not None and verdict is not Verdict.PASS:
+        phase = _run_phase(facts)
+        culprit = _culprit(phase, lit, facts, failing, target, output)
+    if evidence is not None:
+        culprit = name_culprit(culprit, evidence, facts, lit, target=target, output=output)
+    return Triage(facts=facts, lit=lit, phase=phase, culprit=culprit)
 
 
 def _facts(
@@ -212,5 +222,5 @@ def _culprit(
         evidence=evidence,
         suspects=list(last.suspects),
         next_step=last.next,
-        next_command=last.command.format(target=target or "--model MODEL", output=output or "OUTPUT"),
+        next_command=last.command.format(target=target or "--model MODEL", output=output or "OUTPUT", module=""),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -34,7 +35,14 @@ class TriageNode(Part):
     when: list[tuple[str, str, bool | float | str]] = Field(min_length=1)
     suspects: list[str] = Field(default_factory=list)
     next: str = Field("", description="what to do next, in words")
-    command: str = Field("", description="command for that; {target} and {output} are filled in")
+    command: str = Field("", description="command for that; {target}, {output} and {module} are filled in")
+
+
+class ModuleKind(Part):
+    """What a canonical tap is, by its name. Several patterns may have one id."""
+
+    id: str
+    pattern: str
 
 
 class TriageTree(Part):
@@ -43,6 +51,11 @@ class TriageTree(Part):
     bounds: dict[str, float]
     provenance: dict[str, str]
     node: list[TriageNode]
+    kind: list[ModuleKind]
+
+    def kind_of(self, module: str) -> str:
+        """Kind of a module, as in `norm`; "other" when no pattern fits its name."""
+        return next((kind.id for kind in self.kind if re.search(kind.pattern, module)), "other")
 
     def lit(self, facts: Mapping[str, Fact]) -> list[TriageNode]:
         """Nodes whose conditions hold, parents first. A comparison with NaN holds never."""

@@ -170,7 +170,7 @@ def test_locate_one_prompt():
 def test_every_node_is_reachable_and_documented():
     tree = load_triage_tree()
     ids = {node.id for node in tree.node}
-    assert len(ids) == len(tree.node) == 10
+    assert len(ids) == len(tree.node)
     assert all(not node.parent or node.parent in ids for node in tree.node)
     assert set(tree.bounds) >= {"row_l2_ratio", "row_linf_ratio", "early_token", "noise_ratio", "borderline_ratio"}
     assert all(isinstance(text, str) and text for text in tree.provenance.values())

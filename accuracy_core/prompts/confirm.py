@@ -1,0 +1,260 @@
+"""Proof of a culprit: with reference tensors put in at the suspected module, the error behind it must vanish."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from accuracy_core.errors import AssayError, EngineDiedError, NotMeasuredError
+from accuracy_core.outcome import Verdict
+from accuracy_core.prompts.context import PluginContext
+from accuracy_core.prompts.engine_session import read_logits
+from accuracy_core.prompts.triage_tree import TriageTree, load_triage_tree
+from accuracy_core.schemas import (
+    CaptureSpec,
+    Culprit,
+    PromptResult,
+    Replacement,
+    ReplacementTrial,
+    ReplayRequest,
+    RowMetrics,
+)
+
+if TYPE_CHECKING:
+    from accuracy_core.logits.result import MultiPromptValidationResult
+
+#: kinds of modules whose output is the logits, or what they are made of at once: replacing it proves nothing
+_LOGITS = {"head"}
+
+
+class Injections(Protocol):
+    """Reference rows in the target's dtype that can be put into the target."""
+
+    def taps(self, position: int) -> list[str]:
+        """Canonical taps that were captured for the prompt at `position` of the context, in order of execution."""
+        ...
+
+    def replacements(self, position: int, tap: str) -> list[Replacement]:
+        """What puts the reference's rows in at `tap`, all positions. Raises NotMeasuredError with the reason."""
+        ...
+
+
+@dataclass(frozen=True)
+class Case:
+    """The failing prompt that the experiment is made on. `position` counts in the context, `result` are its rows."""
+
+    position: int
+    result: PromptResult
+
+
+def confirm(
+    culprit: Culprit, candidates: Sequence[str], case: Case, ctx: PluginContext, injections: Injections
+) -> Culprit:
+    """`culprit` with the experiment's result, for the first of `candidates`, and for the next one if that fails.
+
+    A module is confirmed when the rows return to what clean rows show with its output replaced, and do not with its
+    layer's inputs replaced (where that is possible). `confirmed` stays None when no replay could be made, with the
+    reason. Raises EngineDiedError when the engine goes.
+    """
+    tree = load_triage_tree()
+    trials: list[ReplacementTrial] = []
+    texts: list[str] = []
+    verdict: bool | None = None
+    for module in candidates[:2]:
+        verdict, made, text = _examine(module, case, ctx, injections, tree)
+        trials += made
+        texts.append(text)
+        if verdict is not False:
+            break
+    update: dict[str, object] = {"trials": trials, "confirmed": verdict, "confirmation": "; then ".join(texts)}
+    if verdict and len(texts) > 1:
+        update |= _moved(culprit, candidates[1])
+    elif len(texts) > 1:
+        update["confirmed"] = False
+    return culprit.model_copy(update=update)
+
+
+def _moved(culprit: Culprit, module: str) -> dict[str, object]:
+    note = f"{culprit.module} was named first, but replacing it did not remove the error"
+    return {
+        "module": module,
+        "layer": layer_of(module),
+        "head": None,
+        "position": None,
+        "contradictions": [*culprit.contradictions, note],
+    }
+
+
+def layer_of(module: str) -> int | None:
+    """Layer number in a canonical tap."""
+    return next((int(part) for part in module.split(".") if part.isdigit()), None)
+
+
+def _examine(
+    module: str, case: Case, ctx: PluginContext, injections: Injections, tree: TriageTree
+) -> tuple[bool | None, list[ReplacementTrial], str]:
+    """(confirmed, trials, text) for one module."""
+    control = control_tap(module, injections.taps(case.position), tree)
+    if tree.kind_of(module) in _LOGITS:
+        if control is None:
+            return None, [], f"{module}: nothing in front of it was captured, so nothing can be replaced"
+        trial = _trial("inputs", control, case, ctx, injections, tree)
+        if trial.healed is None:
+            return None, [trial], f"{module}: not possible ({trial.reason})"
+        return not trial.healed, [trial], _inputs_text(module, trial)
+    output = _trial("output", module, case, ctx, injections, tree)
+    if output.healed is None:
+        return None, [output], f"{module}: not possible ({output.reason})"
+    if not output.healed:
+        return False, [output], f"{module}: replaced, and the error stays ({_figures(output)})"
+    text = f"{module}: replaced, and the error vanishes ({_figures(output)})"
+    if control is None:
+        return True, [output], text
+    inputs = _trial("inputs", control, case, ctx, injections, tree)
+    if inputs.healed is None:
+        return True, [output, inputs], f"{text}; its inputs could not be replaced ({inputs.reason})"
+    return not inputs.healed, [output, inputs], f"{text}; {_inputs_text(module, inputs)}"
+
+
+def _inputs_text(module: str, trial: ReplacementTrial) -> str:
+    if trial.healed:
+        return f"with {trial.module} replaced it vanishes, too ({_figures(trial)}): the fault lies in front of {module}"
+    return f"with clean inputs ({trial.module} replaced) it stays ({_figures(trial)})"
+
+
+def _figures(trial: ReplacementTrial) -> str:
+    guards = f", guards {trial.guards_before} → {trial.guards_after}" if trial.guards_before else ""
+    return f"L2 {trial.l2_before:.3g} → {trial.l2_after:.3g}{guards}"
+
+
+def control_tap(module: str, taps: Sequence[str], tree: TriageTree) -> str | None:
+    """What the module's layer is given: the nearest tap in front of it that everything passes through.
+
+    That is the residual stream behind the layer before, the embedding for the first layer, and the last norm for the
+    output head. None when there is none.
+    """
+    before = list(taps[: taps.index(module)]) if module in taps else list(taps)
+    layer = layer_of(module)
+    for tap in reversed(before):
+        kind, own = tree.kind_of(tap), layer_of(tap)
+        if layer is not None:
+            behind = kind == "residual" and tap.rsplit(".", 1)[-1].isdigit() and own == layer - 1
+            if behind or (layer == 0 and kind == "embedding"):
+                return tap
+        elif own is None and kind == "norm" and tree.kind_of(module) == "head":
+            return tap
+        elif kind == "residual" and tap.rsplit(".", 1)[-1].isdigit():
+            return tap
+    return None
+
+
+def _trial(
+    kind: str, tap: str, case: Case, ctx: PluginContext, injections: Injections, tree: TriageTree
+) -> ReplacementTrial:
+    index = case.result.index
+    known = {"kind": kind, "module": tap, "prompt": index}
+    try:
+        replacements = injections.replacements(case.position, tap)
+        rows, judged = _replay(f"confirm-{index}-{kind}-{tap.replace('.', '-')}"[:120], case, ctx, replacements)
+    except EngineDiedError:
+        raise
+    except AssayError as error:
+        return ReplacementTrial(**known, reason=error.message)
+    before, after = size(case.result.rows), size(rows)
+    guards = len(judged.per_prompt[0].guards) + sum(len(row.guards) for row in rows)
+    trial = ReplacementTrial(
+        **known,
+        l2_before=before,
+        l2_after=after,
+        guards_before=count_guards(case.result),
+        guards_after=guards,
+        verdict_after=judged.per_prompt[0].verdict,
+    )
+    two_way = all(math.isnan(row.l2_ratio) for row in rows)
+    healed = all(row.two_way_passed for row in rows) if two_way else returned(trial, tree)
+    if healed is None:
+        return trial.model_copy(
+            update={"reason": "the logits of this prompt are within noise: there is no error to lose"}
+        )
+    return trial.model_copy(update={"healed": healed})
+
+
+def returned(trial: ReplacementTrial, tree: TriageTree) -> bool | None:
+    """Did the rows return to what clean rows show? None when they were not off enough to tell."""
+    limit, share = tree.bounds["healed_ratio"], tree.bounds["healed_share"]
+    visible = not trial.l2_before <= limit  # NaN and infinity are visible
+    if not visible and not trial.guards_before:
+        return None
+    if trial.guards_after or not trial.l2_after <= limit:
+        return False
+    if not visible or not math.isfinite(trial.l2_before):
+        return True
+    return trial.l2_before**2 - max(trial.l2_after, 1.0) ** 2 >= share * (trial.l2_before**2 - 1.0)
+
+
+def count_guards(result: PromptResult) -> int:
+    return len(result.guards) + sum(len(row.guards) for row in result.rows)
+
+
+def size(rows: Sequence[RowMetrics]) -> float:
+    """Root mean square of the rows' L2 ratio; of the L2 error where no ratio was measured. Not finite stays so."""
+    values = [row.l2_ratio for row in rows]
+    if all(math.isnan(value) for value in values):
+        values = [row.l2 for row in rows]
+    if not values:
+        return math.nan
+    if any(hit.guard == "non_finite" for row in rows for hit in row.guards):
+        return math.inf
+    return math.sqrt(sum(value**2 for value in values if not math.isnan(value)) / len(values))
+
+
+def _replay(
+    request_id: str, case: Case, ctx: PluginContext, replacements: list[Replacement]
+) -> tuple[list[RowMetrics], MultiPromptValidationResult]:
+    """Rows and judgement of the prompt with `replacements` in place."""
+    import torch
+
+    from accuracy_core.logits.compare import compare_prompts
+
+    if ctx.engine is None or ctx.goldens is None:
+        raise NotMeasuredError("there is no engine or no reference to compare with")
+    if not ctx.engine.capabilities.replacement:
+        raise NotMeasuredError(f"engine {ctx.engine.name} cannot replace tensors")
+    length = len(case.result.token_ids)
+    fp32 = ctx.goldens["fp32_logits"][case.position][:length]
+    expected = ctx.goldens["dtype_logits"][case.position][:length]
+    request = ReplayRequest(
+        request_id=request_id,
+        prompt_token_ids=list(ctx.prompts[case.position]),
+        forced_token_ids=list(case.result.token_ids),
+        capture=CaptureSpec(logits=True),
+        replacements=replacements,
+    )
+    answer = ctx.engine.replay([request])[0]
+    if answer.error:
+        raise NotMeasuredError(answer.error)
+    rows = read_logits(answer).unsqueeze(1)
+    sampled = torch.tensor(answer.argmax_ids or rows.argmax(-1).flatten().tolist(), dtype=torch.int64).unsqueeze(1)
+    judged = compare_prompts(
+        baseline=None if ctx.dtype == "float32" else [fp32],
+        expected=[expected],
+        target=[rows],
+        sampled=[sampled],
+        tolerances=ctx.tolerances,
+        target_dtype=ctx.dtype,
+    )
+    return judged.prompt_rows(0), judged
+
+
+def candidates_of(culprit: Culprit, failed: Sequence[str]) -> list[str]:
+    """Modules to try, the culprit's first, then the next one that tensor compare found wrong. `failed`: in order."""
+    first = [culprit.module] if culprit.module else []
+    return [*first, *(module for module in failed if module != culprit.module)][:2]
+
+
+def worst_prompt(results: Sequence[PromptResult]) -> PromptResult | None:
+    """The failing prompt whose rows are furthest off."""
+    failing = [result for result in results if result.verdict not in (None, Verdict.PASS)]
+    return max(failing, key=lambda result: (size(result.rows), -result.index), default=None)
