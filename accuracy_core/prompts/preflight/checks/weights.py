@@ -22,8 +22,8 @@ def check_weights(facts: PreflightFacts) -> Iterator[Finding]:
             yield wrong(
                 "weights",
                 f"{load.side}: the checkpoint cannot be loaded: {load.error}",
-                "check config.json (architectures, rotary settings) against the publisher's; without a reference nothing "
-                "can be compared",
+                "check config.json (architectures, rotary settings) against the publisher's: without a reference "
+                "nothing can be compared",
             )
         if load.missing:
             yield wrong(
