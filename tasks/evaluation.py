@@ -29,7 +29,7 @@ def stop_server_task(session: EvaluationSession) -> None:
     session.stop()
 
 
-def obtain_evaluation(run: Run, compute: Callable[[], None] | None) -> bool:
+def obtain_evaluation(run: Run, compute: Callable[[], object] | None) -> bool:
     """Have the evaluation's results in the run directory: those of an earlier run with the same inputs, else by
     `compute`.
 

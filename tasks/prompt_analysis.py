@@ -32,7 +32,7 @@ def prompt_analysis_task(run: Run, prepared: prompt_stage.PreparedAnalysis) -> P
         return prompt_stage.analyse_prompts(run, prepared)
 
 
-def obtain_analysis(run: Run, compute: Callable[[], None] | None) -> PromptAnalysisStatus | None:
+def obtain_analysis(run: Run, compute: Callable[[], object] | None) -> PromptAnalysisStatus | None:
     """Have the prompt analysis in the run directory: that of an earlier run with the same inputs, else by `compute`.
 
     With `compute` None nothing is computed, and None says that no earlier run's can be used. The table of verdicts is

@@ -30,7 +30,7 @@ class StageJob:
     run: Run
     stage: str
     key: str
-    compute: Callable[[], None]
+    compute: Callable[[], object]
     complete: Callable[[Run], bool]
 
     @property
@@ -55,7 +55,7 @@ def obtain_stage(
     run: Run,
     stage: str,
     key: Callable[[Run], str],
-    compute: Callable[[], None] | None,
+    compute: Callable[[], object] | None,
     *,
     complete: Callable[[Run], bool] = lambda run: True,
 ) -> bool:
@@ -85,7 +85,7 @@ def obtain_stage(
 class _Attempt:
     """Calls `compute` and remembers how far it came: its errors are told from those of the cache."""
 
-    def __init__(self, compute: Callable[[], None] | None) -> None:
+    def __init__(self, compute: Callable[[], object] | None) -> None:
         self._compute = compute
         self.started = self.finished = False
         self.error: BaseException | None = None
@@ -132,7 +132,9 @@ def _stored(job: StageJob) -> StageFiles | None:
     Read here first, as plain JSON: Prefect lets a record say how it is to be decoded, and one that says pickle would
     run code of whoever can write the storage.
     """
-    storage: Any = get_result_store().update_for_task(stage_task, _sync=True).result_storage
+    current: Any = get_result_store()
+    store = current.update_for_task(stage_task, _sync=True)
+    storage = store.result_storage
     try:
         content = storage.read_path(job.storage_key, _sync=True)
     except ValueError:  # LocalFileSystem: no such path

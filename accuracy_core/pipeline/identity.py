@@ -7,17 +7,19 @@ changes every hour and keeps its version.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import json
 import os
 import platform
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from accuracy_core.engines.devices import VISIBLE_VARIABLE
-from accuracy_core.errors import ConfigurationError
 from accuracy_core.pipeline.versions import versions
 from accuracy_core.schemas import EngineSpec, Platform, fingerprint
 
@@ -29,6 +31,7 @@ _STEERING = re.compile(
 _NOT_STEERING = {*VISIBLE_VARIABLE.values(), "VLLM_NEURON_GOLDEN_CACHE_DIR"}
 #: runtimes outside the interpreter
 _SYSTEM_RUNTIMES = ("/opt/aws/neuron/lib", "/proc/driver/nvidia/version")
+_PROBE_TIMEOUT_S = 120
 #: of our own package: drawing the report changes no result
 _WITHOUT_INFLUENCE = {"report"}
 
@@ -83,29 +86,39 @@ def device_identity(target: Platform) -> str:
 
 @functools.cache
 def _installation(python: str, python_path: str) -> str:
-    """sha256 over names, sizes and times of all files that `python` can import."""
-    roots = [*_site_packages(Path(python)), *map(Path, filter(None, python_path.split(os.pathsep)))]
+    """sha256 over names, sizes and times of all files that `python` can import; of chance where it does not tell."""
+    roots = [*_import_paths(python), *map(Path, filter(None, python_path.split(os.pathsep)))]
+    if not roots:
+        return os.urandom(16).hex()  # whatever is computed with it is never taken for the same again
     own = Path(__file__).parents[2]  # our own files are told apart by content, in `code_identity`
     linked = [found for root in roots for found in _linked(root) if not found.is_relative_to(own)]
     digest = hashlib.sha256()
-    for root in [*roots, *linked, *map(Path, _SYSTEM_RUNTIMES)]:
+    for root in dict.fromkeys([*roots, *linked, *map(Path, _SYSTEM_RUNTIMES)]):
         digest.update(f"{root}\0".encode())
         for path in _files(root):
-            status = path.stat()
-            digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+            with contextlib.suppress(FileNotFoundError):  # a dangling link
+                status = os.stat(path)
+                text = f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n"
+                digest.update(text.encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 
 
-def _site_packages(python: Path) -> list[Path]:
-    prefix = python.parent.parent
-    places = [*prefix.glob("lib*/python3*/site-packages"), *prefix.glob("lib*/python3*/dist-packages")]
-    found = sorted({place.resolve() for place in places})  # lib64 often is lib
-    if not found:
-        raise ConfigurationError(
-            f"no site-packages beside {python}: the engine's installation cannot be told apart",
-            fix="name the python of the engine's environment",
-        )
-    return found
+def _import_paths(python: str) -> list[Path]:
+    from accuracy_core.engines.interpreter import FOREIGN_VARIABLES
+
+    environment = {key: value for key, value in os.environ.items() if key not in FOREIGN_VARIABLES}
+    try:
+        done = subprocess.run(
+            [python, "-P", "-c", "import json, sys; print(json.dumps(sys.path))"],
+            env=environment, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=True,
+        )  # fmt: skip
+        found = [Path(item) for item in json.loads(done.stdout.splitlines()[-1]) if item]
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError, TypeError):
+        return []
+    own = Path(__file__).parents[2]
+    known = {path.resolve() for path in found if path.is_dir() and path.resolve() != own}
+    # the standard library goes by its version
+    return sorted(path for path in known if not (path / "os.py").exists() and path.name != "lib-dynload")
 
 
 def _linked(root: Path) -> Iterator[Path]:
@@ -121,13 +134,12 @@ def _linked(root: Path) -> Iterator[Path]:
 
 
 def _files(root: Path) -> Iterator[Path]:
+    """Files at or below `root` in a fixed order, compiled ones and hidden folders left out."""
     if root.is_file():
         yield root
     for folder, names, files in os.walk(root):
         names[:] = sorted(name for name in names if name != "__pycache__" and not name.startswith("."))
-        for name in sorted(files):
-            if not name.endswith(".pyc") and (path := Path(folder, name)).is_file():
-                yield path
+        yield from (Path(folder, name) for name in sorted(files) if not name.endswith(".pyc"))
 
 
 def _first_line(path: Path) -> str:

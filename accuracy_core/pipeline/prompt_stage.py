@@ -21,7 +21,7 @@ from accuracy_core.prompts import claim_directory, compute_goldens, make_plugins
 from accuracy_core.prompts.context import Goldens
 from accuracy_core.prompts.curated import curated_prompts
 from accuracy_core.prompts.orchestrator import context_length
-from accuracy_core.prompts.prepared import PreparedPrompt, PreparedPrompts
+from accuracy_core.prompts.prepared import PreparedPrompts
 from accuracy_core.prompts.tokens import load_tokenizer
 from accuracy_core.schemas import DeviatedPrompts, EngineSpec, PromptAnalysisStatus, Tolerances
 
@@ -110,10 +110,11 @@ def analyse_prompts(run: Run, prepared: PreparedAnalysis) -> PromptAnalysisStatu
     return result.status
 
 
-def _chosen(run: Run, tokenizer: Any, longest: int | None) -> list[str] | list[PreparedPrompt] | DeviatedPrompts:
+def _chosen(run: Run, tokenizer: Any, longest: int | None) -> list[str] | PreparedPrompts | DeviatedPrompts:
     parameters = run.parameters.prompt_analysis
     if parameters.curated:
-        return curated_prompts(tokenizer, (longest or sys.maxsize) - parameters.output_length)
+        chosen = curated_prompts(tokenizer, (longest or sys.maxsize) - parameters.output_length)
+        return PreparedPrompts(prompts=chosen, curated=True)
     if parameters.prompts is not None:
         return list(parameters.prompts)
     path = run.run_dir.deviated_prompts

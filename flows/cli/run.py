@@ -44,6 +44,9 @@ def run(
     engine_python: Annotated[str | None, typer.Option(help="interpreter of the engine's environment")] = None,
     fault: Annotated[str | None, typer.Option(help="inject this fault, to see it found")] = None,
     stage: Annotated[Many | None, typer.Option(help="run only these stages; may be repeated")] = None,
+    refresh: Annotated[
+        Many | None, typer.Option(help="compute this stage again, use no earlier run's result; may be repeated")
+    ] = None,
     port: Annotated[int | None, typer.Option(help="port of the server")] = None,
     config: Annotated[Path | None, typer.Option(help="YAML or JSON file of parameters; options override it")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="show Prefect's log")] = False,
@@ -71,6 +74,7 @@ def run(
                 "prompt_analysis": _given(max_prompts=max_prompts, output_length=output_length, prompts=prompt),
                 "thresholds": parse_pairs(threshold or [], "--threshold"),
                 "stages": stage,
+                "refresh": refresh,
                 "output_dir": output,
                 "server_port": port,
             },
