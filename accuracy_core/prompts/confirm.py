@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from accuracy_core.errors import AssayError, EngineDiedError, NotMeasuredError
-from accuracy_core.outcome import Verdict
 from accuracy_core.prompts.context import PluginContext
 from accuracy_core.prompts.engine_session import read_logits
 from accuracy_core.prompts.triage_tree import TriageTree, load_triage_tree
 from accuracy_core.schemas import (
     CaptureSpec,
     Culprit,
+    GuardHit,
     PromptResult,
     Replacement,
     ReplacementTrial,
@@ -136,16 +136,15 @@ def control_tap(module: str, taps: Sequence[str], tree: TriageTree) -> str | Non
     output head. None when there is none.
     """
     before = list(taps[: taps.index(module)]) if module in taps else list(taps)
-    layer = layer_of(module)
+    layer, is_head = layer_of(module), tree.kind_of(module) in _LOGITS
     for tap in reversed(before):
         kind, own = tree.kind_of(tap), layer_of(tap)
-        if layer is not None:
-            behind = kind == "residual" and tap.rsplit(".", 1)[-1].isdigit() and own == layer - 1
-            if behind or (layer == 0 and kind == "embedding"):
-                return tap
-        elif own is None and kind == "norm" and tree.kind_of(module) == "head":
-            return tap
-        elif kind == "residual" and tap.rsplit(".", 1)[-1].isdigit():
+        stream = kind == "residual" and tap.rsplit(".", 1)[-1].isdigit()
+        if layer is None:
+            fits = stream or (is_head and kind == "norm" and own is None)
+        else:
+            fits = (stream and own == layer - 1) or (layer == 0 and kind == "embedding")
+        if fits:
             return tap
     return None
 
@@ -163,13 +162,12 @@ def _trial(
     except AssayError as error:
         return ReplacementTrial(**known, reason=error.message)
     before, after = size(case.result.rows), size(rows)
-    guards = len(judged.per_prompt[0].guards) + sum(len(row.guards) for row in rows)
     trial = ReplacementTrial(
         **known,
         l2_before=before,
         l2_after=after,
-        guards_before=count_guards(case.result),
-        guards_after=guards,
+        guards_before=_distinct([*case.result.guards, *(hit for row in case.result.rows for hit in row.guards)]),
+        guards_after=_distinct([*judged.per_prompt[0].guards, *(hit for row in rows for hit in row.guards)]),
         verdict_after=judged.per_prompt[0].verdict,
     )
     two_way = all(math.isnan(row.l2_ratio) for row in rows)
@@ -194,8 +192,8 @@ def returned(trial: ReplacementTrial, tree: TriageTree) -> bool | None:
     return trial.l2_before**2 - max(trial.l2_after, 1.0) ** 2 >= share * (trial.l2_before**2 - 1.0)
 
 
-def count_guards(result: PromptResult) -> int:
-    return len(result.guards) + sum(len(row.guards) for row in result.rows)
+def _distinct(hits: Sequence[GuardHit]) -> int:
+    return len({(hit.guard, hit.batch, hit.token) for hit in hits})
 
 
 def size(rows: Sequence[RowMetrics]) -> float:
@@ -252,9 +250,3 @@ def candidates_of(culprit: Culprit, failed: Sequence[str]) -> list[str]:
     """Modules to try, the culprit's first, then the next one that tensor compare found wrong. `failed`: in order."""
     first = [culprit.module] if culprit.module else []
     return [*first, *(module for module in failed if module != culprit.module)][:2]
-
-
-def worst_prompt(results: Sequence[PromptResult]) -> PromptResult | None:
-    """The failing prompt whose rows are furthest off."""
-    failing = [result for result in results if result.verdict not in (None, Verdict.PASS)]
-    return max(failing, key=lambda result: (size(result.rows), -result.index), default=None)

@@ -10,6 +10,7 @@ from accuracy_core.prompts.prepared import PreparedPrompt, PreparedPrompts
 from accuracy_core.schemas import (
     Culprit,
     EngineSpec,
+    Escalation,
     Finding,
     Phase,
     PluginStatus,
@@ -82,6 +83,14 @@ def merge_plugin(old: PluginStatus | None, new: PluginStatus) -> PluginStatus:
     )
 
 
+def merge_plugins(old: PromptAnalysisStatus | None, new: Mapping[str, PluginStatus]) -> dict[str, PluginStatus]:
+    """Plugins of the directory after this call."""
+    plugins = dict(old.plugins) if old is not None else {}
+    for name, status in new.items():
+        plugins[name] = merge_plugin(plugins.get(name), status)
+    return plugins
+
+
 def merge_status(
     old: PromptAnalysisStatus | None,
     new: Mapping[str, PluginStatus],
@@ -92,11 +101,10 @@ def merge_status(
     findings: list[Finding],
     engine: dict[str, str],
     log_tail: str = "",
+    escalation: Escalation | None = None,
 ) -> PromptAnalysisStatus:
     """`analysis.json` of the directory after this call."""
-    plugins = dict(old.plugins) if old is not None else {}
-    for name, status in new.items():
-        plugins[name] = merge_plugin(plugins.get(name), status)
+    plugins = merge_plugins(old, new)
     outcome, verdict = overall(plugins)
     seen = {(finding.check, finding.evidence) for finding in findings}
     earlier = [f for f in (old.findings if old is not None else []) if (f.check, f.evidence) not in seen]
@@ -115,6 +123,7 @@ def merge_status(
         findings=[*earlier, *findings],
         engine={**(old.engine if old is not None else {}), **engine},
         log_tail=log_tail,
+        escalation=escalation or (old.escalation if old is not None else None),
     )
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from accuracy_core.errors import AssayError, ConfigurationError
 from accuracy_core.prompts.context import Goldens, PluginContext, PromptProgress, no_progress
 from accuracy_core.prompts.engine_session import EngineFactory
 from accuracy_core.prompts.goldens import compute_goldens, reference_dtype
+from accuracy_core.prompts.investigation import earlier_status, find_culprit, investigate
 from accuracy_core.prompts.merge import merge_status, number_prompts, target_fingerprint
 from accuracy_core.prompts.plugin import PromptPlugin
 from accuracy_core.prompts.prepare import PromptsInput, prepare_prompts
@@ -24,14 +25,9 @@ from accuracy_core.prompts.result import PromptAnalysisResult
 from accuracy_core.prompts.running import Work, run_alone, run_shared
 from accuracy_core.prompts.text_report import prompt_report
 from accuracy_core.prompts.tokens import load_tokenizer
-from accuracy_core.prompts.triage import triage
 from accuracy_core.schemas import (
-    Culprit,
     EngineSpec,
     Finding,
-    Phase,
-    PromptAnalysisStatus,
-    PromptResult,
     RunDir,
     Severity,
     Tolerances,
@@ -55,6 +51,8 @@ def run_prompt_analysis(
     engine_factory: EngineFactory | None = None,
     lease: Any = None,
     fresh: bool = False,
+    triage: bool = True,
+    modules: Sequence[str] = (),
     progress: PromptProgress = no_progress,
 ) -> PromptAnalysisResult:
     """Analyse prompts with plugins; results appear under `output_dir/prompt_analysis/`.
@@ -62,6 +60,10 @@ def run_prompt_analysis(
     Goldens are computed before the engine is opened, one load per dtype for all prompts, unless `goldens` are given.
     One engine serves all plugins that share it: `engine` if given (left open), else one that is opened under `lease`
     and closed again. A second call into the same directory merges; `fresh` replaces what is there.
+
+    With `triage`, when logits fail, the worst failing prompts are also compared by KV cache and module tensors in the
+    same engine, and the culprit is put to the proof by tensor replacement. `modules`: patterns for that comparison,
+    all modules when empty.
 
     Raises ConfigurationError before any work for a wrong set-up (empty prompts, a prompt longer than max_model_len, an
     unknown plugin, a missing model). A prompt or plugin that fails later is recorded in the result, the others go on; a
@@ -81,7 +83,7 @@ def run_prompt_analysis(
     run_dir = RunDir.at(output_dir).create()
     prepared = claim_directory(prepared, spec, run_dir, fresh=fresh)
     golden_error: AssayError | None = None
-    if goldens is None and any(plugin.needs_shared_llm for plugin in plugins):
+    if goldens is None and any(plugin.shares(spec) for plugin in plugins):
         try:
             goldens = compute_goldens(prepared, spec, output_length, tokenizer=tokenizer, goldens_dir=goldens_dir)
         except ConfigurationError:
@@ -101,6 +103,8 @@ def run_prompt_analysis(
         lease=lease,
         tokenizer=tokenizer,
         tolerances=tolerances,
+        triage=triage,
+        modules=modules,
         progress=progress,
     )
 
@@ -156,11 +160,14 @@ def run_plugins(
     lease: Any = None,
     tokenizer: Any = None,
     tolerances: Tolerances | None = None,
+    triage: bool = True,
+    modules: Sequence[str] = (),
     progress: PromptProgress = no_progress,
 ) -> PromptAnalysisResult:
     """The part that needs the device: run `plugins` over prompts numbered by `claim_directory`, write the summary.
 
-    `golden_error` says why there are no goldens; the plugins that need them are recorded as not measured.
+    `golden_error` says why there are no goldens; the plugins that need them are recorded as not measured. `triage` and
+    `modules` as in `run_prompt_analysis`.
     """
     ctx = PluginContext(
         checkpoint=spec.model,
@@ -175,10 +182,13 @@ def run_plugins(
         progress=progress,
     )
     work = Work()
-    shared = [plugin for plugin in plugins if plugin.needs_shared_llm]
-    own = [plugin for plugin in plugins if not plugin.needs_shared_llm]
+    shared = [plugin for plugin in plugins if plugin.shares(spec)]
+    own = [plugin for plugin in plugins if not plugin.shares(spec)]
+    afterwards = partial(investigate, spec=spec, modules=modules) if triage else None
     if shared:
-        run_shared(shared, replace(ctx, goldens=goldens), golden_error, work, spec, engine, engine_factory, lease)
+        run_shared(
+            shared, replace(ctx, goldens=goldens), golden_error, work, spec, engine, engine_factory, lease, afterwards
+        )
     for plugin in own:
         run_alone(plugin, ctx, work)
     return _finish(prepared, spec, run_dir, work, tokenizer)
@@ -187,19 +197,19 @@ def run_plugins(
 def _finish(
     prepared: PreparedPrompts, spec: EngineSpec, run_dir: RunDir, work: Work, tokenizer: Any
 ) -> PromptAnalysisResult:
-    culprit, phase = _culprit(work, spec, run_dir)
+    found = work.found or find_culprit(run_dir, work, spec)
     manifest = run_dir.read(run_dir.prompt_analysis / "prompts.json", PreparedPrompts)
     path = run_dir.prompt_analysis_json
-    old = run_dir.read(path, PromptAnalysisStatus) if path.exists() else None
     status = merge_status(
-        old,
+        earlier_status(run_dir),
         work.status,
         manifest,
-        culprit=culprit,
-        phase=phase,
+        culprit=found.culprit,
+        phase=found.phase,
         findings=_findings(prepared, work),
         engine=work.engine,
         log_tail=work.log_tail,
+        escalation=work.escalation,
     )
     run_dir.write(path, status)
     report = run_dir.prompt_analysis / "prompt_report.txt"
@@ -211,42 +221,6 @@ def _finish(
         report_path=str(report),
         status=status,
     )
-
-
-def target_options(spec: EngineSpec) -> str:
-    """Options of `assay run` that select the same target (dtype apart), quoted for a shell."""
-    from accuracy_core.models import EMBEDDED, embedded_model
-
-    words = ["--model", EMBEDDED if spec.model == str(embedded_model()) else spec.model]
-    for option, value, default in (
-        ("--engine", spec.engine, "vllm"),
-        ("--platform", spec.platform.value, "cpu"),
-        ("--tp", str(spec.tensor_parallel_size), "1"),
-        ("--fault", spec.fault.name if spec.fault else "", ""),
-    ):
-        words += [option, value] if value != default else []
-    return shlex.join(words)
-
-
-def _culprit(work: Work, spec: EngineSpec, run_dir: RunDir) -> tuple[Culprit | None, Phase]:
-    """The most specific culprit: a plugin that names a module or layer comes before the rows' phase."""
-    culprit, phase = None, Phase.NONE
-    for name, results in work.results.items():
-        prompts = [item for item in results.get("prompts", []) if isinstance(item, PromptResult)]
-        if prompts and any(item.rows for item in prompts):
-            found = triage(
-                prompts,
-                work.status[name],
-                location=results.get("location"),
-                target=target_options(spec),
-                output=shlex.quote(str(run_dir.root)),
-            )
-            culprit, phase = culprit or found.culprit, found.phase if phase is Phase.NONE else phase
-    for results in work.results.values():
-        named = results.get("culprit")
-        if isinstance(named, Culprit) and (named.module is not None or named.layer is not None):
-            return named, phase if phase is not Phase.NONE else named.phase
-    return culprit, phase
 
 
 def _findings(prepared: PreparedPrompts, work: Work) -> list[Finding]:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from accuracy_core.outcome import Outcome, Verdict
 from accuracy_core.prompts.context import PluginContext
-from accuracy_core.schemas import PluginStatus
+from accuracy_core.schemas import EngineSpec, Platform, PluginStatus
 
 
 class PromptPlugin(ABC):
@@ -15,11 +15,17 @@ class PromptPlugin(ABC):
 
     The orchestrator calls `pre_llm` before any engine is loaded, `run` with the shared engine and the goldens in the
     context, then `save`. With `needs_shared_llm = False` it makes neither engine nor goldens for the plugin, and runs
-    it after the shared engine is closed.
+    it after the shared engine is closed; unless the plugin says `can_share_llm` and the target's engine captures
+    tensors without another compilation: then the plugin gets the shared one.
     """
 
     name: ClassVar[str]
     needs_shared_llm: bool = True
+    can_share_llm: bool = False
+
+    def shares(self, spec: EngineSpec) -> bool:
+        """Whether this plugin is given the shared engine for a target like `spec`."""
+        return self.needs_shared_llm or (self.can_share_llm and spec.platform is not Platform.NEURON)
 
     def pre_llm(self, ctx: PluginContext) -> None:  # noqa: B027 - optional step, not abstract
         """Work that must be done before an engine holds memory or device. Optional."""

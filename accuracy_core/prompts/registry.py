@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.prompts.plugin import PromptPlugin
@@ -22,8 +23,13 @@ def register(plugin: type[PromptPlugin]) -> type[PromptPlugin]:
     return plugin
 
 
-def make_plugins(steps: Sequence[str | PromptPlugin]) -> list[PromptPlugin]:
-    """Plugins from names or instances. Raises ConfigurationError for none, an unknown name, or the same name twice."""
+def make_plugins(
+    steps: Sequence[str | PromptPlugin], options: Mapping[str, Mapping[str, Any]] | None = None
+) -> list[PromptPlugin]:
+    """Plugins from names or instances; `options`: keywords of those that are given by name.
+
+    Raises ConfigurationError for none, an unknown name, or the same name twice.
+    """
     plugins: list[PromptPlugin] = []
     for step in steps:
         if isinstance(step, PromptPlugin):
@@ -35,7 +41,7 @@ def make_plugins(steps: Sequence[str | PromptPlugin]) -> list[PromptPlugin]:
                 f"unknown prompt plugin {step!r}; known: {', '.join(sorted(PLUGIN_REGISTRY))}",
                 fix=f"did you mean {near[0]!r}?" if near else "choose one of the known names",
             )
-        plugins.append(PLUGIN_REGISTRY[step]())
+        plugins.append(PLUGIN_REGISTRY[step](**(options or {}).get(step, {})))
     if not plugins:
         raise ConfigurationError("plugin_steps is empty: nothing to analyse", fix="give at least [LogitValPlugin()]")
     names = [plugin.name for plugin in plugins]

@@ -14,7 +14,8 @@ from accuracy_core.outcome import Outcome
 from accuracy_core.prompts.context import PluginContext
 from accuracy_core.prompts.engine_session import EngineFactory, make_generate_fn, shared_engine
 from accuracy_core.prompts.plugin import PromptPlugin
-from accuracy_core.schemas import EngineSpec, PluginStatus
+from accuracy_core.prompts.triage import Triage
+from accuracy_core.schemas import EngineSpec, Escalation, PluginStatus
 
 
 @dataclass
@@ -25,6 +26,8 @@ class Work:
     status: dict[str, PluginStatus] = field(default_factory=dict)
     engine: dict[str, str] = field(default_factory=dict)
     log_tail: str = ""
+    escalation: Escalation | None = None
+    found: Triage | None = None
 
 
 def run_shared(
@@ -36,10 +39,12 @@ def run_shared(
     engine: TargetEngine | None,
     factory: EngineFactory | None,
     lease: Any,
+    afterwards: Callable[[PluginContext, Work], None] | None = None,
 ) -> None:
     """The plugins that share one engine: `pre_llm` of each, then the engine, then one after the other.
 
-    Raises ConfigurationError when the engine refuses its arguments: no plugin can have worked.
+    `afterwards` is called with the same engine once all of them are done. Raises ConfigurationError when the engine
+    refuses its arguments: no plugin can have worked.
     """
     if ctx.goldens is None:
         error = golden_error or NotMeasuredError("there are no goldens to compare with")
@@ -57,6 +62,8 @@ def run_shared(
             shared = replace(ctx, engine=opened, generate_fn=make_generate_fn(opened, ctx.output_length))
             for plugin in ready:
                 _run_one(plugin, shared, work)
+            if afterwards is not None:
+                afterwards(shared, work)
     except ConfigurationError:
         raise
     except (AssayError, OSError) as error:
@@ -106,6 +113,6 @@ def _record(plugin: PromptPlugin, work: Work, error: Exception) -> None:
 
 def _describe(engine: TargetEngine) -> dict[str, str]:
     capabilities = engine.capabilities
-    names = ("forced_decode", "raw_logits", "kv_cache", "hooks", "prompt_logprobs")
+    names = ("forced_decode", "raw_logits", "kv_cache", "hooks", "replacement", "prompt_logprobs")
     able = [name for name in names if getattr(capabilities, name)]
     return {"engine": engine.name, "capabilities": ", ".join(able), **capabilities.versions}
