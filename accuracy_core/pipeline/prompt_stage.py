@@ -20,6 +20,7 @@ from accuracy_core.pipeline.stages import recorded
 from accuracy_core.prompts import claim_directory, compute_goldens, make_plugins, prepare_prompts, run_plugins
 from accuracy_core.prompts.context import Goldens
 from accuracy_core.prompts.curated import curated_prompts
+from accuracy_core.prompts.investigation import plugin_options
 from accuracy_core.prompts.orchestrator import context_length
 from accuracy_core.prompts.prepared import PreparedPrompts
 from accuracy_core.prompts.tokens import load_tokenizer
@@ -96,7 +97,7 @@ def analyse_prompts(run: Run, prepared: PreparedAnalysis) -> PromptAnalysisStatu
     with recorded(run.run_dir, STAGE, inputs, ["prompt_analysis"]), _device(run) as lease:
         result = run_plugins(
             prepared.prompts,
-            make_plugins(parameters.plugins),
+            make_plugins(parameters.plugins, plugin_options(parameters.modules)),
             run.engine,
             run.run_dir,
             output_length=parameters.output_length,
@@ -104,6 +105,8 @@ def analyse_prompts(run: Run, prepared: PreparedAnalysis) -> PromptAnalysisStatu
             engine_factory=lambda spec: _open(run, spec, lease),
             tokenizer=prepared.tokenizer,
             tolerances=Tolerances.load(Path(parameters.tolerances)) if parameters.tolerances else None,
+            triage=parameters.triage,
+            modules=parameters.modules,
             progress=lambda plugin, done, total: progress.report(STAGE, done, total, plugin),
         )
         result.raise_if_broken()
@@ -126,8 +129,8 @@ def _chosen(run: Run, tokenizer: Any, longest: int | None) -> list[str] | Prepar
     from accuracy_core.evals.selection import select_prompts
 
     document = run.run_dir.read(path, DeviatedPrompts)
-    chosen = select_prompts(document.prompts, parameters.max_prompts, model_errors=document.model_errors)
-    return document.model_copy(update={"prompts": chosen, "model_errors": []})
+    picked = select_prompts(document.prompts, parameters.max_prompts, model_errors=document.model_errors)
+    return document.model_copy(update={"prompts": picked, "model_errors": []})
 
 
 def _device(run: Run) -> CoreLease:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from typing import Any
 
 from accuracy_core.errors import AssayError, InfrastructureError
 from accuracy_core.outcome import Verdict
 from accuracy_core.prompts.confirm import Case, Injections, candidates_of, confirm, size
 from accuracy_core.prompts.context import PluginContext
 from accuracy_core.prompts.escalation import ESCALATED, escalate
-from accuracy_core.prompts.evidence import LOGITS, Evidence, read_evidence
+from accuracy_core.prompts.evidence import LOGITS, TENSORS, Evidence, read_evidence
 from accuracy_core.prompts.merge import merge_plugins
 from accuracy_core.prompts.prepared import PreparedPrompts
 from accuracy_core.prompts.registry import PLUGIN_REGISTRY, make_plugins
@@ -26,13 +27,17 @@ def investigate(ctx: PluginContext, work: Work, spec: EngineSpec, modules: Seque
     """
     evidence = gather(ctx.output_dir, work)
     missing = [name for name in ESCALATED if name in PLUGIN_REGISTRY and name not in work.status]
-    options = {"tensor_compare": {"modules": list(modules)}} if modules else {}
     mine = {prompt.index for prompt in ctx.prepared}
     failed = [result for index, result in evidence.logits.items() if index in mine]
     if missing:
-        escalate(ctx, work, failed, make_plugins(missing, options))
+        escalate(ctx, work, failed, make_plugins(missing, plugin_options(modules)))
     found = find_culprit(ctx.output_dir, work, spec)
     work.found = Triage(found.facts, found.lit, found.phase, _proven(found, ctx, work))
+
+
+def plugin_options(modules: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Keywords for plugins that are made by name: the module patterns of tensor compare (none: all modules)."""
+    return {TENSORS: {"modules": list(modules)}} if modules else {}
 
 
 def find_culprit(run_dir: RunDir, work: Work, spec: EngineSpec) -> Triage:

@@ -35,6 +35,20 @@ def run(
     prompt: Annotated[Many | None, typer.Option(help="analyse this text instead of deviated prompts")] = None,
     max_prompts: Annotated[int | None, typer.Option(help="deviated prompts to analyse")] = None,
     output_length: Annotated[int | None, typer.Option(help="tokens replayed per prompt")] = None,
+    plugin: Annotated[
+        Many | None,
+        typer.Option(help="analysis: logit_validation (default), kv_cache, tensor_compare; may be repeated"),
+    ] = None,
+    module: Annotated[
+        Many | None,
+        typer.Option(
+            help="modules for tensor_compare: `model.layers.0-31`, a name, a regular expression; may be repeated"
+        ),
+    ] = None,
+    triage: Annotated[
+        bool | None,
+        typer.Option("--triage/--no-triage", help="when logits fail, find the module and prove it (default)"),
+    ] = None,
     engine: Annotated[str | None, typer.Option(help="vllm or transformers")] = None,
     platform: Annotated[str | None, typer.Option(help="cpu, cuda or neuron")] = None,
     dtype: Annotated[str | None, typer.Option(help="dtype of the target")] = None,
@@ -71,7 +85,10 @@ def run(
                     tasks=task, limit=limit, include_path=include_path, chat=chat, results=results,
                     reference_results=reference_results,
                 ),
-                "prompt_analysis": _given(max_prompts=max_prompts, output_length=output_length, prompts=prompt),
+                "prompt_analysis": _given(
+                    max_prompts=max_prompts, output_length=output_length, prompts=prompt, plugins=plugin,
+                    modules=module, triage=triage,
+                ),
                 "thresholds": parse_pairs(threshold or [], "--threshold"),
                 "stages": stage,
                 "refresh": refresh,
