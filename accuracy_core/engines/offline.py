@@ -8,14 +8,15 @@ from typing import Any, Literal
 
 from accuracy_core.engines.arguments import offline_arguments
 from accuracy_core.engines.channel import Channel, ChannelClosed
-from accuracy_core.engines.checkpoint import check_lengths, effective_config, resolve_checkpoint, tokens_to_generate
+from accuracy_core.engines.checkpoint import check_lengths, effective_config, resolve_checkpoint
 from accuracy_core.engines.cores import CoreLease, lease_cores
 from accuracy_core.engines.environment import engine_environment
 from accuracy_core.engines.failures import start_error
 from accuracy_core.engines.interpreter import check_interpreter, find_interpreter
 from accuracy_core.engines.logs import FailureKind, log_tail
+from accuracy_core.engines.messages import message, result
 from accuracy_core.engines.protocol import Capabilities, Progress
-from accuracy_core.engines.replaying import replay_each
+from accuracy_core.engines.replaying import refusal, replay_each
 from accuracy_core.engines.scratch import Scratch
 from accuracy_core.engines.supervised import DEFAULT_GRACE_S, SupervisedProcess, start_supervised
 from accuracy_core.errors import EngineDiedError, EngineStartError, NotMeasuredError
@@ -97,6 +98,9 @@ class OfflineVllmEngine:
         self._capabilities = Capabilities(
             forced_decode=route != "reprompt" and (found["forced_decode"] or found["traced"]),
             raw_logits=found["raw_logits"],
+            kv_cache=found.get("kv_cache", False),
+            hooks=found.get("hooks", False),
+            replacement=found.get("replacement", False),
             prompt_logprobs=found["prompt_logprobs"],
             versions=ready["versions"],
         )
@@ -124,40 +128,44 @@ class OfflineVllmEngine:
         return log_tail(self.log_path, lines)
 
     def module_names(self) -> dict[str, str]:
-        return {}
+        """Dotted module name -> class name; a module that several places share is listed at each."""
+        if not self._capabilities.hooks:
+            return {}
+        return dict(self._ask(self._request_timeout_s, op="modules")["modules"])
 
     def replay(self, requests: Sequence[ReplayRequest], on_progress: Progress | None = None) -> list[ReplayResult]:
-        """One result per request, in order; rows in `<scratch>/<request id>.safetensors` as `logits` float32 (tokens,
-        vocab).
+        """One result per request, in order; tensors in `<scratch>/<request id>.safetensors`.
 
         Raises ConfigurationError for requests that do not fit (see `check_lengths`), EngineDiedError when the engine is
         gone or does not answer within `request_timeout_s`.
         """
         check_lengths(self.spec, requests, {"vocab_size": self.vocab_size, **self._config})
-        return replay_each(requests, self._replay_one, on_progress)
+        return replay_each(requests, lambda request: self._replay([request])[0], on_progress, self._refusal)
 
-    def _replay_one(self, request: ReplayRequest) -> ReplayResult:
-        path = self.scratch / f"{request.request_id}.safetensors"
+    def replay_together(self, requests: Sequence[ReplayRequest]) -> list[ReplayResult]:
+        """As `replay`, with all requests in the engine at once.
+
+        For checks *of* batching, chunked prefill, preemption and prefix caching: what runs together changes bf16
+        logits. All of them fail together.
+        """
+        check_lengths(self.spec, requests, {"vocab_size": self.vocab_size, **self._config})
+        refused = [self._refusal(request) for request in requests]
+        if any(refused):
+            reason = next(filter(None, refused))
+            return [ReplayResult(request_id=item.request_id, token_ids=[], error=reason) for item in requests]
+        return self._replay(requests)
+
+    def _refusal(self, request: ReplayRequest) -> str:
+        return refusal(request, self._capabilities, self.probe["reasons"])
+
+    def _replay(self, requests: Sequence[ReplayRequest]) -> list[ReplayResult]:
         answer = self._ask(
-            self._request_timeout_s,
-            op="replay",
-            id=request.request_id,
-            prompt=request.prompt_token_ids,
-            forced=request.forced_token_ids,
-            count=tokens_to_generate(request),
-            path=str(path),
+            self._request_timeout_s, op="replay", requests=[message(request, self.scratch) for request in requests]
         )
         if answer.get("error"):
-            return ReplayResult(request_id=request.request_id, token_ids=[], error=str(answer["error"]))
-        return ReplayResult(
-            request_id=request.request_id,
-            token_ids=answer["token_ids"],
-            argmax_ids=answer["argmax_ids"],
-            tensors=str(path),
-            names=["logits"],
-            route=answer["route"],
-            shift_free=bool(answer["shift_free"]),
-        )
+            error = str(answer["error"])
+            return [ReplayResult(request_id=item.request_id, token_ids=[], error=error) for item in requests]
+        return [result(request, item, self.scratch) for request, item in zip(requests, answer["results"], strict=True)]
 
     def _ask(self, timeout_s: float, **message: Any) -> dict[str, Any]:
         try:

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from accuracy_core.engines.protocol import Progress
+from accuracy_core.engines.protocol import Capabilities, Progress
 from accuracy_core.schemas import ReplayRequest, ReplayResult
 
 
 def replay_each(
-    requests: Sequence[ReplayRequest], one: Callable[[ReplayRequest], ReplayResult], on_progress: Progress | None
+    requests: Sequence[ReplayRequest],
+    one: Callable[[ReplayRequest], ReplayResult],
+    on_progress: Progress | None,
+    refused: Callable[[ReplayRequest], str],
 ) -> list[ReplayResult]:
-    """`one(request)` for each, in order. A request for captures that logits-only engines lack gets an error instead."""
+    """`one(request)` for each, in order; a request for which `refused` gives a reason gets it as its error instead."""
     results = []
     for done, request in enumerate(requests, start=1):
-        results.append(_refused(request) or one(request))
+        reason = refused(request)
+        results.append(
+            ReplayResult(request_id=request.request_id, token_ids=[], error=reason) if reason else one(request)
+        )
         if on_progress is not None:
             on_progress(done, len(requests))
     return results
 
 
-def _refused(request: ReplayRequest) -> ReplayResult | None:
-    missing = [name for name, asked in (("kv", request.capture.kv), ("modules", request.capture.modules)) if asked]
-    if not missing:
-        return None
-    return ReplayResult(
-        request_id=request.request_id,
-        token_ids=[],
-        error=f"not measured: this engine does not capture {missing}",
-    )
+def refusal(request: ReplayRequest, capabilities: Capabilities, reasons: Mapping[str, str] | None = None) -> str:
+    """Why this engine cannot do what `request` asks for besides logits; empty when it can."""
+    asked = {
+        "kv_cache": request.capture.kv,
+        "hooks": bool(request.capture.modules or request.snapshot),
+        "replacement": bool(request.replacements),
+    }
+    lacking = [name for name, wanted in asked.items() if wanted and not getattr(capabilities, name)]
+    if not lacking:
+        return ""
+    why = "; ".join(f"{name}: {(reasons or {}).get(name, 'not supported')}" for name in lacking)
+    return f"not measured: this engine lacks {why} (captures need eager execution: enforce_eager)"

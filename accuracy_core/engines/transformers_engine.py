@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from accuracy_core.engines.checkpoint import check_lengths, effective_config, resolve_checkpoint, tokens_to_generate
 from accuracy_core.engines.cores import CoreLease
 from accuracy_core.engines.protocol import Capabilities, Progress
-from accuracy_core.engines.replaying import replay_each
+from accuracy_core.engines.replaying import refusal, replay_each
 from accuracy_core.engines.scratch import Scratch
 from accuracy_core.errors import ConfigurationError, EngineDiedError, EngineStartError
 from accuracy_core.faults import FAULTS, resolve_fault
@@ -78,7 +78,7 @@ class TransformersEngine:
         Raises ConfigurationError for requests that do not fit (see `check_lengths`).
         """
         check_lengths(self.spec, requests, self._config)
-        return replay_each(requests, self._replay_one, on_progress)
+        return replay_each(requests, self._replay_one, on_progress, lambda request: refusal(request, self.capabilities))
 
     def _replay_one(self, request: ReplayRequest) -> ReplayResult:
         from safetensors.torch import save_file

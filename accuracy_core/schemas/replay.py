@@ -75,9 +75,12 @@ class ReplayResult(Schema):
     names: list[str] = Field(default_factory=list, description="names of the tensors in it")
     shards: list[str] = Field(default_factory=list, description="captures of tensor-parallel ranks 1, 2, …")
     missing: dict[str, str] = Field(
-        default_factory=dict, description="capture that was asked for -> why it is not here"
+        default_factory=dict,
+        description="tensor that was asked for (its name in the file, or `kv` for all of them) -> why it, or some "
+        "positions of it, are not here",
     )
     snapshots: list[str] = Field(default_factory=list, description="JSON files of saved engine calls")
+    block_size: int | None = Field(None, description="tokens per block of the KV cache, where K and V were captured")
     route: Route = "forced_decode"
     shift_free: bool = Field(
         False, description="only log-probabilities were to be had: rows are known up to a constant"

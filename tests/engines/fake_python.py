@@ -51,6 +51,8 @@ def worker(mode: str) -> None:
 
     found = {"recorded": True, "forced_decode": mode != "no-force", "traced": False, "raw_logits": True}
     found |= {"prompt_logprobs": False, "logprobs": True, "raw_logprobs": True}
+    found |= dict.fromkeys(("hooks", "kv_cache", "replacement"), mode == "captures")
+    reasons = {} if mode == "captures" else {"hooks": "forward hooks are not called", "kv_cache": "no cache"}
     for line in sys.stdin:
         request = json.loads(line)
         if request["op"] == "load":
@@ -66,7 +68,9 @@ def worker(mode: str) -> None:
                 print("hello", flush=True)
             child("import time; time.sleep(600)")
             say(event="loading")
-            say(event="ready", capabilities=found, reasons={}, versions={"vllm": "0"}, vocab_size=260)
+            say(event="ready", capabilities=found, reasons=reasons, versions={"vllm": "0"}, vocab_size=260)
+        elif request["op"] == "modules":
+            say(event="modules", modules=[["model", "Model"], ["model.norm", "RMSNorm"]])
         elif request["op"] == "replay":
             if mode == "die-mid-run":
                 print("segmentation fault in the attention kernel", file=sys.stderr, flush=True)
@@ -76,12 +80,18 @@ def worker(mode: str) -> None:
             if mode == "fail":
                 say(event="failed", kind="engine", message="EngineDeadError: core is gone")
                 sys.exit(3)
-            if request["id"] == "refused":
-                say(event="result", id="refused", error="ValueError: refused")
+            if "refused" in [item["id"] for item in request["requests"]]:
+                say(event="results", error="ValueError: refused")
                 continue
-            tokens = request["forced"] or [7] * request["count"]
-            say(event="result", id=request["id"], token_ids=tokens, argmax_ids=tokens, route="forced_decode",
-                shift_free=False)  # fmt: skip
+            say(event="results", results=[answer(item) for item in request["requests"]])
+
+
+def answer(item: dict) -> dict:
+    """Echoes what was asked for besides logits in `missing`."""
+    tokens = item["forced"] or [7] * item["count"]
+    missing = {"asked": json.dumps(item["capture"], sort_keys=True)} if item["capture"] else {}
+    return {"token_ids": tokens, "argmax_ids": tokens, "route": "forced_decode", "shift_free": False,
+            "names": ["logits"], "missing": missing, "shards": [], "snapshots": [], "block_size": None}  # fmt: skip
 
 
 def main() -> None:

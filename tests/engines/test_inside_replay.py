@@ -33,7 +33,10 @@ class FakeLLM:
         self.recorded: dict[str, list[torch.Tensor]] = {}
 
     def generate(self, prompts: list[dict[str, Any]], params: Any, use_tqdm: bool) -> list[Any]:
-        (prompt,) = prompts
+        all_params = params if isinstance(params, list) else [params] * len(prompts)
+        return [self._one(prompt, own) for prompt, own in zip(prompts, all_params, strict=True)]
+
+    def _one(self, prompt: dict[str, Any], params: Any) -> Any:
         prefix = list(prompt["prompt_token_ids"])
         self.asked.append((len(prefix), params.max_tokens))
         extra = params.extra_args or {}
@@ -50,7 +53,7 @@ class FakeLLM:
         logprobs = None if params.logprobs is None else [self._entries(item) for item in rows]
         output = types.SimpleNamespace(token_ids=tokens, logprobs=logprobs)
         prompt_logprobs = None if params.prompt_logprobs is None else [None, {1: 0.0}]
-        return [types.SimpleNamespace(outputs=[output], prompt_logprobs=prompt_logprobs)]
+        return types.SimpleNamespace(outputs=[output], prompt_logprobs=prompt_logprobs)
 
     def _entries(self, logits: torch.Tensor) -> dict[int, Any]:
         if self.logprobs == "refused":
@@ -60,17 +63,20 @@ class FakeLLM:
         order = order[:3] if self.logprobs == "top 3" else order
         return {token: types.SimpleNamespace(logprob=values[token].item()) for token in order}
 
-    def collective_rpc(self, method: str, args: tuple[str, str]) -> list[Any]:
-        assert method == "assay_take_rows"
-        name, path = args
+    def collective_rpc(self, method: str, args: tuple[str, list[int], str]) -> list[Any]:
+        """Two ranks: the first has nothing, the second, as the last pipeline stage, has the rows."""
+        assert method == "assay_take"
+        name, _tokens, path = args
         rows = self.recorded.pop(name, [])
+        nothing = {"rank": 0, "rows": 0, "path": None, "error": ""}
         if not rows:
-            return [None, None]
+            return [nothing, None]
         from safetensors.torch import save_file
 
         logits = torch.stack(rows)
-        save_file({"logits": logits}, path)
-        return [None, {"rows": len(rows), "vocab": VOCAB, "argmax": logits.argmax(-1).tolist()}]
+        save_file({"logits": logits}, f"{path}.rank1")
+        argmax = logits.argmax(-1).tolist()
+        return [dict(nothing, rank=1, rows=len(rows), argmax=argmax, path=f"{path}.rank1", names=["logits"]), nothing]
 
 
 @pytest.fixture
@@ -79,6 +85,10 @@ def replay(monkeypatch: pytest.MonkeyPatch) -> Any:
     from assay_inside import replay
 
     return replay
+
+
+def item(replay: Any, forced: list[int], count: int, path: str) -> Any:
+    return replay.Item("a", [1, 2], forced, count, path)
 
 
 def expected(prompt: list[int], forced: list[int]) -> torch.Tensor:
@@ -104,7 +114,7 @@ def test_reprompting_asks_only_for_what_is_missing(
 ) -> None:
     llm = FakeLLM()
     path = str(tmp_path / "rows.safetensors")
-    result = replay.Replayer(llm, VOCAB).reprompted([1, 2], forced, len(forced), path)
+    result = replay.Replayer(llm, VOCAB).reprompted(item(replay, forced, len(forced), path))
     assert llm.asked == asked
     rows = load_file(path)["logits"]
     assert torch.equal(rows, expected([1, 2], forced))
@@ -112,7 +122,7 @@ def test_reprompting_asks_only_for_what_is_missing(
 
 
 def test_reprompting_without_a_trace_generates_freely(replay: Any, tmp_path: Path) -> None:
-    result = replay.Replayer(FakeLLM(), VOCAB).reprompted([1, 2], [], 6, str(tmp_path / "rows"))
+    result = replay.Replayer(FakeLLM(), VOCAB).reprompted(item(replay, [], 6, str(tmp_path / "rows")))
     assert result["token_ids"] == OWN
 
 
@@ -120,12 +130,12 @@ def test_reprompting_without_a_trace_generates_freely(replay: Any, tmp_path: Pat
 def test_an_empty_generation_ends_with_an_error(replay: Any, tmp_path: Path, after: int) -> None:
     llm = FakeLLM(empty_after=after)
     with pytest.raises(replay.EmptyGeneration, match=f"after token {after - 2} of 3"):
-        replay.Replayer(llm, VOCAB).reprompted([1, 2], [9, 9, 9], 3, str(tmp_path / "rows"))
+        replay.Replayer(llm, VOCAB).reprompted(item(replay, [9, 9, 9], 3, str(tmp_path / "rows")))
 
 
 def test_incomplete_rows_are_an_error_not_a_guess(replay: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"3 of {VOCAB} log-probabilities"):
-        replay.Replayer(FakeLLM(logprobs="top 3"), VOCAB).reprompted([1, 2], [3], 1, str(tmp_path / "rows"))
+        replay.Replayer(FakeLLM(logprobs="top 3"), VOCAB).reprompted(item(replay, [3], 1, str(tmp_path / "rows")))
 
 
 def test_flat_log_probabilities(replay: Any) -> None:
@@ -148,12 +158,12 @@ def test_recorded_rows_must_be_complete(replay: Any, tmp_path: Path) -> None:
     llm = FakeLLM()
     replayer = replay.Replayer(llm, VOCAB)
     path = str(tmp_path / "rows")
-    result = replayer.recorded("a", [1, 2], [9, 9], 2, path)
+    (result,) = replayer.recorded([item(replay, [9, 9], 2, path)])
     assert result["token_ids"] == [9, 9]
     assert torch.equal(load_file(path)["logits"], expected([1, 2], [9, 9]))
     llm.processor = "ignored"
     with pytest.raises(ValueError, match="0 rows were recorded for 2 tokens"):
-        replayer.recorded("b", [1, 2], [9, 9], 2, path)
+        replayer.recorded([item(replay, [9, 9], 2, path)])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from accuracy_core.errors import (
     NotMeasuredError,
 )
 from accuracy_core.schemas import CaptureSpec, EngineSpec, Platform, ReplayRequest
+from accuracy_core.schemas.replay import Replacement, SnapshotSpec
 
 pytestmark = pytest.mark.usefixtures("own_locks")
 
@@ -122,6 +124,37 @@ def test_what_cannot_be_captured_is_an_error_of_that_request(fake_spec: MakeSpec
         (result,) = engine.replay([asking])
     assert result.error is not None
     assert "not measured" in result.error
+    assert "kv_cache: no cache" in result.error
+
+
+def test_what_is_asked_for_reaches_the_engine(fake_spec: MakeSpec) -> None:
+    replacement = Replacement(tap="model.norm:out0", file="f", tensor="t", first_row=2, columns=(0, 4))
+    asking = REQUEST.model_copy(
+        update={
+            "capture": CaptureSpec(kv=True, modules=["model.norm:out0"]),
+            "replacements": [replacement],
+            "snapshot": SnapshotSpec(folder="s", calls=[1]),
+        }
+    )
+    with OfflineVllmEngine(fake_spec("captures")) as engine:
+        assert engine.module_names() == {"model": "Model", "model.norm": "RMSNorm"}
+        capturing, plain = engine.replay_together([asking, REQUEST.model_copy(update={"request_id": "b"})])
+    assert json.loads(capturing.missing["asked"]) == {
+        "kv": True,
+        "modules": ["model.norm:out0"],
+        "replacements": [
+            {"tap": "model.norm:out0", "file": "f", "tensor": "t", "first_row": 2, "columns": [0, 4]},
+        ],
+        "snapshot": {"folder": "s", "calls": [1], "positions": [], "budget": 1},
+    }
+    assert plain.missing == {}, "without captures no hook is asked for"
+
+
+def test_an_engine_without_hooks_names_no_modules(fake_spec: MakeSpec) -> None:
+    with OfflineVllmEngine(fake_spec()) as engine:
+        assert engine.module_names() == {}
+        refused = engine.replay_together([REQUEST.model_copy(update={"capture": CaptureSpec(modules=["a:out0"])})])
+    assert "forward hooks are not called" in str(refused[0].error)
 
 
 def test_forcing_that_does_not_work_is_not_measured(fake_spec: MakeSpec) -> None:

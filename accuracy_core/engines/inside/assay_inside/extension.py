@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import sys
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List
 
 from assay_inside import faults, forcing
 
@@ -32,20 +32,68 @@ def _user_extension() -> type:
 class WorkerExtension(_user_extension()):  # type: ignore[misc]
     """Methods for `collective_rpc`. Only plain values cross processes; tensors go into files."""
 
-    def assay_take_rows(self, request_id: str, path: str) -> Optional[Dict[str, Any]]:
-        """Write the recorded rows of `request_id` to `path` as `logits` float32 (tokens, vocab).
+    def assay_modules(self) -> List[List[str]]:
+        """[dotted name, class name] of the model's modules."""
+        from assay_inside import steps, taps
 
-        Returns their number and argmax, or None in a worker that does not sample.
+        return [list(item) for item in taps.names(steps.model_of(self.model_runner))]
+
+    def assay_begin(self, requests: str) -> str:
+        """Put hooks in place for `requests` (see `capturing.Capturing`), as JSON. Returns what is wrong, or ""."""
+        from assay_inside import capturing
+
+        self.assay_end()
+        try:
+            self.assay_capturing = capturing.Capturing(self.model_runner, capturing.parse(requests))
+        except (ValueError, AttributeError, TypeError) as error:  # an error in a worker would end the engine
+            return "%s: %s" % (type(error).__name__, error)
+        return ""
+
+    def assay_end(self) -> None:
+        """Take the hooks away."""
+        if getattr(self, "assay_capturing", None) is not None:
+            self.assay_capturing.remove()
+        self.assay_capturing = None
+
+    def assay_take(self, request_id: str, tokens: List[int], path: str) -> Dict[str, Any]:
+        """Write what was recorded of a request, whose prompt and output are `tokens`, to `path` plus `.rank<n>`.
+
+        As `logits` float32 (tokens, vocab), by the first tensor-parallel rank, and the captures under their names.
         """
         import torch
         from safetensors.torch import save_file
 
-        rows = forcing.take_rows(request_id)
-        if not rows:
-            return None
-        logits = torch.stack(rows)
-        save_file({"logits": logits}, path)
-        return {"rows": len(rows), "vocab": logits.shape[1], "argmax": logits.argmax(-1).tolist()}
+        answer: Dict[str, Any] = {"rank": int(getattr(self, "rank", 0)), "rows": 0, "path": None, "error": ""}
+        try:
+            rows = forcing.take_rows(request_id)
+            logits = torch.stack(rows) if rows else None
+            tensors: Dict[str, torch.Tensor] = {}
+            capturing = getattr(self, "assay_capturing", None)
+            if capturing is not None and request_id in capturing.requests:
+                found = capturing.take(request_id, list(tokens), answer["rank"], logits)
+                tensors = found.pop("tensors")
+                answer.update(found)
+        except (ValueError, RuntimeError, OSError) as error:
+            answer["error"] = "%s: %s" % (type(error).__name__, error)
+            return answer
+        if logits is not None and _first_of_tensor_parallel():
+            tensors["logits"] = logits
+            answer.update(rows=len(logits), vocab=logits.shape[1], argmax=logits.argmax(-1).tolist())
+        if tensors:
+            answer["path"] = "%s.rank%d" % (path, answer["rank"])
+            answer["names"] = sorted(tensors)
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, answer["path"])
+        return answer
+
+
+def _first_of_tensor_parallel() -> bool:
+    """Every rank of a tensor-parallel group samples the same rows."""
+    try:
+        from vllm.distributed import get_tensor_model_parallel_rank
+
+        return int(get_tensor_model_parallel_rank()) == 0
+    except (ImportError, AssertionError):
+        return True
 
 
 def _end_with_parent() -> None:

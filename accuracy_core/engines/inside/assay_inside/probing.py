@@ -1,10 +1,14 @@
 """What this engine can do, found by trying: a short run of each capability, never a version number."""
 
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 import torch
 
 from assay_inside import replay
+
+
+def item(scratch: str, prompt: List[int], forced: List[int], count: int) -> replay.Item:
+    return replay.Item("probe", prompt, forced, count, "%s/probe.safetensors" % scratch)
 
 
 def probe(replayer: Any, scratch: str, traced: bool) -> Dict[str, Any]:
@@ -12,7 +16,6 @@ def probe(replayer: Any, scratch: str, traced: bool) -> Dict[str, Any]:
 
     Forcing is proven with tokens that the model would not have chosen, so that a processor that is ignored is noticed.
     """
-    path = "%s/probe.safetensors" % scratch
     prompt = [min(1, replayer.vocab_size - 1)]
     found = {"recorded": False, "forced_decode": False, "traced": False, "logprobs": False, "raw_logits": False}
     found["prompt_logprobs"] = False
@@ -25,14 +28,14 @@ def probe(replayer: Any, scratch: str, traced: bool) -> Dict[str, Any]:
             reasons[name] = "%s: %s" % (type(error).__name__, str(error)[:300])
             return None
 
-    free = attempt("recorded", lambda: replayer.recorded("probe-free", prompt, [], 1, path))
+    free = attempt("recorded", lambda: replayer.recorded([item(scratch, prompt, [], 1)])[0])
     if free is not None:
         found["recorded"] = found["raw_logits"] = True
     unlikely = [((free["argmax_ids"][0] if free else 0) + shift) % replayer.vocab_size for shift in (1, 2)]
-    forced = attempt("forced_decode", lambda: replayer.recorded("probe-forced", prompt, unlikely, 2, path))
+    forced = attempt("forced_decode", lambda: replayer.recorded([item(scratch, prompt, unlikely, 2)])[0])
     found["forced_decode"] = forced is not None and forced["token_ids"] == unlikely
     if traced and not found["forced_decode"]:
-        result = attempt("traced", lambda: replayer.traced(prompt, unlikely, path))
+        result = attempt("traced", lambda: replayer.traced(item(scratch, prompt, unlikely, 2)))
         found["traced"] = result is not None and result["token_ids"] == unlikely
 
     def full_rows() -> torch.Tensor:

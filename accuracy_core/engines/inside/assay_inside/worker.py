@@ -2,9 +2,13 @@
 
     -> {"op": "load", "given": {...}, "own": {...}, "scratch": DIR, "route": "auto" | "forced_decode" | "reprompt"}
     <- {"event": "ready", "capabilities": {...}, "reasons": {...}, "versions": {...}, "vocab_size": N}
-    -> {"op": "replay", "id": ID, "prompt": [...], "forced": [...], "count": N, "path": FILE}
-    <- {"event": "result", "id": ID, "token_ids": [...], "argmax_ids": [...], "route": ..., "shift_free": ...}
-       or {"event": "result", "id": ID, "error": TEXT}; the engine goes on
+    -> {"op": "modules"}
+    <- {"event": "modules", "modules": [[NAME, CLASS], ...]}
+    -> {"op": "replay", "requests": [{"id": ID, "prompt": [...], "forced": [...], "count": N, "path": FILE,
+        "capture": null or see `capturing.Capturing`}, ...]}; several run together
+    <- {"event": "results", "results": [{"token_ids": [...], "argmax_ids": [...], "names": [...], "missing": {...},
+        "shards": [...], "snapshots": [...], "block_size": ..., "route": ..., "shift_free": ...}, ...]}
+       or {"event": "results", "error": TEXT}; the engine goes on
     <- {"event": "failed", "kind": "argument" | "engine", "message": TEXT}; the process ends
     -> {"op": "stop"}, or end of file
 
@@ -15,7 +19,7 @@ import json
 import os
 import sys
 import traceback
-from typing import Any, Dict, TextIO
+from typing import Any, Dict, List, TextIO
 
 
 class Channel:
@@ -41,7 +45,7 @@ class Channel:
 
 class Engine:
     def __init__(self, request: Dict[str, Any], channel: Channel) -> None:
-        from assay_inside import loading, probing, replay
+        from assay_inside import loading, probing, probing_captures, replay
 
         self.requested = request["route"]
         arguments = loading.check_arguments(request["given"], request["own"])
@@ -50,21 +54,40 @@ class Engine:
         self.vocab_size = loading.vocabulary_size(self.llm)
         self.replayer = replay.Replayer(self.llm, self.vocab_size)
         self.probed = probing.probe(self.replayer, request["scratch"], traced)
+        captures = probing_captures.probe(self, request["scratch"])
+        for part in ("capabilities", "reasons"):
+            self.probed[part].update(captures[part])
 
-    def replay(self, request: Dict[str, Any]) -> Dict[str, Any]:
+    def modules(self) -> List[List[str]]:
+        return self.llm.collective_rpc("assay_modules")[0]
+
+    def replay(self, requests: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+        """Results of `requests`, which run together. Raises ValueError when one of them cannot be."""
+        captures = {request["id"]: request["capture"] for request in requests if request.get("capture")}
+        if not captures:
+            return self._run(requests)
+        self.replayer.begin(captures)
+        try:
+            return self._run(requests)
+        finally:
+            self.replayer.end()
+
+    def _run(self, requests: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
         from assay_inside import replay
 
         found = self.probed["capabilities"]
-        prompt, forced, count, path = request["prompt"], request["forced"], request["count"], request["path"]
+        items = [
+            replay.Item(*(request[key] for key in ("id", "prompt", "forced", "count", "path"))) for request in requests
+        ]
         may_force = self.requested != replay.REPROMPT
-        if may_force and found["recorded"] and (found["forced_decode"] or not forced):
-            result = self.replayer.recorded(request["id"], prompt, forced, count, path)
-            return dict(result, route=replay.FORCED, shift_free=False)
-        shift_free = not found["raw_logprobs"]
-        if may_force and found["traced"] and forced:
-            return dict(self.replayer.traced(prompt, forced, path), route=replay.FORCED, shift_free=shift_free)
-        result = self.replayer.reprompted(prompt, forced, count, path)
-        return dict(result, route=replay.REPROMPT, shift_free=shift_free)
+        if may_force and found["recorded"] and (found["forced_decode"] or not any(item.forced for item in items)):
+            return [dict(result, route=replay.FORCED, shift_free=False) for result in self.replayer.recorded(items)]
+        if len(items) > 1:
+            raise ValueError("this engine cannot force the tokens of several requests at once")
+        (item,), shift_free = items, not found["raw_logprobs"]
+        if may_force and found["traced"] and item.forced:
+            return [dict(self.replayer.traced(item), route=replay.FORCED, shift_free=shift_free)]
+        return [dict(self.replayer.reprompted(item), route=replay.REPROMPT, shift_free=shift_free)]
 
 
 def versions() -> Dict[str, str]:
@@ -103,11 +126,14 @@ def serve(channel: Channel) -> int:
                 return 2
             channel.send(event="ready", vocab_size=engine.vocab_size, versions=versions(), **engine.probed)
             continue
+        if request["op"] == "modules":
+            channel.send(event="modules", modules=engine.modules())
+            continue
         try:
-            channel.send(event="result", id=request["id"], **engine.replay(request))
+            channel.send(event="results", results=engine.replay(request["requests"]))
         except ValueError as error:  # vLLM refuses a request this way; the engine itself is fine
             traceback.print_exc()
-            channel.send(event="result", id=request["id"], error="%s: %s" % (type(error).__name__, error))
+            channel.send(event="results", error="%s: %s" % (type(error).__name__, error))
 
 
 def main() -> None:
