@@ -9,7 +9,7 @@ from pydantic import Field
 
 from accuracy_core.outcome import Outcome, Verdict
 from accuracy_core.schemas.base import Part, Schema
-from accuracy_core.schemas.prompt_result import GuardHit, Phase
+from accuracy_core.schemas.prompt_result import GuardHit, Phase, RouteResult
 
 
 class KvPattern(StrEnum):
@@ -64,8 +64,19 @@ class KvResult(Schema):
     position_ratio: dict[str, list[list[float]]] = Field(
         default_factory=dict, description="key, value -> [layer][position] L2 ratio"
     )
+    layers: list[int] = Field(default_factory=list, description="layers of the maps' rows; empty: 0, 1, …")
+    cosine_min: float = Field(float("nan"), description="lowest cosine similarity of a row")
+    routes: list[RouteResult] = Field(default_factory=list)
+    aggregates: dict[str, float] = Field(default_factory=dict)
     pattern: KvPattern = KvPattern.NONE
     first_bad: KvPlace | None = None
+    cache_fault: bool | None = Field(
+        None, description="the cache itself is at fault; False: it holds what it was given; None: cannot be told"
+    )
+    written: bool | None = Field(
+        None, description="cached rows equal what attention was given to cache; None: that was not recorded"
+    )
+    missing: dict[str, str] = Field(default_factory=dict, description="what could not be compared -> why")
     guards: list[GuardHit] = Field(default_factory=list)
     evidence: list[str] = Field(default_factory=list)
     error: str | None = None

@@ -15,9 +15,9 @@ WHICH: tuple[Which, Which] = ("key", "value")
 class KvSides:
     """One layer's K or V, (kv_heads, positions, head_dim) in any float dtype.
 
-    `given`: what the target's attention was handed to be cached, where that was tapped. `present` (positions,) bool:
-    False where the target no longer holds the row (sliding window); None: all are there. `scale`: what the values of a
-    quantised cache must be multiplied by.
+    `target`: the cached values as attention uses them, those of a quantised cache multiplied by its scale. `given`: what
+    the target's attention was handed to be cached, where that was tapped. `present` (positions,) bool: False where the
+    target no longer holds the row (sliding window); None: all are there.
     """
 
     fp32: torch.Tensor
@@ -25,11 +25,6 @@ class KvSides:
     target: torch.Tensor
     given: torch.Tensor | None = None
     present: torch.Tensor | None = None
-    scale: float = 1.0
-
-    def values(self) -> torch.Tensor:
-        """The target's values as attention uses them."""
-        return self.target if self.scale == 1.0 else self.target.float() * self.scale
 
 
 @dataclass(frozen=True)
