@@ -79,6 +79,7 @@ def bring_back(found: StageFiles, run_dir: RunDir) -> bool:
     source = RunDir.at(found.root)
     if source.root == here:
         return False
+    here.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=here, prefix=".bring-") as folder:
         for file in found.files:
             copy = Path(folder, file.path)

@@ -17,8 +17,11 @@ PROMPT = ("--prompt", "Q: 47+38\nA:", "--stage", "prompt_analysis", "--stage", "
 
 @pytest.fixture
 def no_answers_yet(tmp_path):
-    """A request cache of the test's own: with another's answers the evaluation would be over before it is killed."""
-    return {"ASSAY_CACHE_DIR": str(tmp_path / "cache")}
+    """Caches of the test's own: with another's answers the evaluation would be over before it is killed."""
+    return {
+        "ASSAY_CACHE_DIR": str(tmp_path / "cache"),
+        "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(tmp_path / "results"),
+    }
 
 
 def in_evaluation(command):
@@ -46,7 +49,7 @@ def test_kill_9_takes_the_engine_with_it_and_the_next_run_starts(assay, no_answe
     command.process.wait()
     assert command.wait_gone(GONE_S) == []
     assert cpu_is_free()
-    after = assay(*PROMPT)
+    after = assay(*PROMPT, env=no_answers_yet)
     text = after.finish()
     assert after.code == 0, text
 
