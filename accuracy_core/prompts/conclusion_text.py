@@ -97,6 +97,8 @@ def culprit_headline(text: str, culprit: Culprit | None) -> str:
         value = getattr(culprit, name)
         if value is not None:
             parts.append(f"{name} {value}")
+    if culprit.module is not None and culprit.confirmed is not None:
+        parts.append("confirmed by tensor replacement" if culprit.confirmed else "not confirmed by tensor replacement")
     return f"{text}: {', '.join(parts)}" if parts else text
 
 

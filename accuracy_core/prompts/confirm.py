@@ -5,25 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from accuracy_core.errors import AssayError, EngineDiedError, NotMeasuredError
+from accuracy_core.outcome import Verdict
 from accuracy_core.prompts.context import PluginContext
 from accuracy_core.prompts.engine_session import read_logits
 from accuracy_core.prompts.triage_tree import TriageTree, load_triage_tree
 from accuracy_core.schemas import (
     CaptureSpec,
     Culprit,
-    GuardHit,
-    PromptResult,
     Replacement,
     ReplacementTrial,
     ReplayRequest,
     RowMetrics,
 )
-
-if TYPE_CHECKING:
-    from accuracy_core.logits.result import MultiPromptValidationResult
 
 #: kinds of modules whose output is the logits, or what they are made of at once: replacing it proves nothing
 _LOGITS = {"head"}
@@ -43,10 +39,39 @@ class Injections(Protocol):
 
 @dataclass(frozen=True)
 class Case:
-    """The failing prompt that the experiment is made on. `position` counts in the context, `result` are its rows."""
+    """The failing prompt that the experiment is made on. `position` counts in the context; `before` is a replay as it
+    is: same engine, same prompt, nothing replaced."""
 
     position: int
-    result: PromptResult
+    index: int
+    forced: list[int]
+    before: Judged
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Rows of one prompt, judged by themselves."""
+
+    rows: list[RowMetrics]
+    guards: int
+    verdict: Verdict
+
+    @property
+    def two_way(self) -> bool:
+        """No ratio was measured: a float32 target has no dtype noise."""
+        return all(math.isnan(row.l2_ratio) for row in self.rows)
+
+
+def open_case(ctx: PluginContext, position: int) -> Case:
+    """Replay the prompt at `position` as it is. Raises NotMeasuredError when the engine cannot, EngineDiedError."""
+    if ctx.engine is None or ctx.goldens is None:
+        raise NotMeasuredError("there is no engine or no reference to compare with")
+    if not ctx.engine.capabilities.replacement:
+        raise NotMeasuredError(f"engine {ctx.engine.name} cannot replace tensors")
+    fp32 = ctx.goldens["fp32_logits"][position][: ctx.output_length]
+    forced = fp32[:, 0].argmax(dim=-1).tolist()
+    index = ctx.prepared[position].index
+    return Case(position, index, forced, _replay(f"confirm-{index}-before", position, forced, ctx, []))
 
 
 def confirm(
@@ -152,30 +177,30 @@ def control_tap(module: str, taps: Sequence[str], tree: TriageTree) -> str | Non
 def _trial(
     kind: str, tap: str, case: Case, ctx: PluginContext, injections: Injections, tree: TriageTree
 ) -> ReplacementTrial:
-    index = case.result.index
-    known = {"kind": kind, "module": tap, "prompt": index}
+    known = {"kind": kind, "module": tap, "prompt": case.index}
     try:
         replacements = injections.replacements(case.position, tap)
-        rows, judged = _replay(f"confirm-{index}-{kind}-{tap.replace('.', '-')}"[:120], case, ctx, replacements)
+        name = f"confirm-{case.index}-{kind}-{tap}"
+        after = _replay(name, case.position, case.forced, ctx, replacements)
     except EngineDiedError:
         raise
     except AssayError as error:
         return ReplacementTrial(**known, reason=error.message)
-    before, after = size(case.result.rows), size(rows)
     trial = ReplacementTrial(
         **known,
-        l2_before=before,
-        l2_after=after,
-        guards_before=_distinct([*case.result.guards, *(hit for row in case.result.rows for hit in row.guards)]),
-        guards_after=_distinct([*judged.per_prompt[0].guards, *(hit for row in rows for hit in row.guards)]),
-        verdict_after=judged.per_prompt[0].verdict,
+        l2_before=size(case.before.rows),
+        l2_after=size(after.rows),
+        guards_before=case.before.guards,
+        guards_after=after.guards,
+        verdict_after=after.verdict,
     )
-    two_way = all(math.isnan(row.l2_ratio) for row in rows)
-    healed = all(row.two_way_passed for row in rows) if two_way else returned(trial, tree)
+    if after.two_way:
+        bad = not all(row.two_way_passed for row in case.before.rows)
+        healed = all(row.two_way_passed for row in after.rows) if bad else None
+    else:
+        healed = returned(trial, tree)
     if healed is None:
-        return trial.model_copy(
-            update={"reason": "the logits of this prompt are within noise: there is no error to lose"}
-        )
+        return trial.model_copy(update={"reason": "this prompt's logits are within noise: there is no error to lose"})
     return trial.model_copy(update={"healed": healed})
 
 
@@ -192,10 +217,6 @@ def returned(trial: ReplacementTrial, tree: TriageTree) -> bool | None:
     return trial.l2_before**2 - max(trial.l2_after, 1.0) ** 2 >= share * (trial.l2_before**2 - 1.0)
 
 
-def _distinct(hits: Sequence[GuardHit]) -> int:
-    return len({(hit.guard, hit.batch, hit.token) for hit in hits})
-
-
 def size(rows: Sequence[RowMetrics]) -> float:
     """Root mean square of the rows' L2 ratio; of the L2 error where no ratio was measured. Not finite stays so."""
     values = [row.l2_ratio for row in rows]
@@ -209,24 +230,19 @@ def size(rows: Sequence[RowMetrics]) -> float:
 
 
 def _replay(
-    request_id: str, case: Case, ctx: PluginContext, replacements: list[Replacement]
-) -> tuple[list[RowMetrics], MultiPromptValidationResult]:
-    """Rows and judgement of the prompt with `replacements` in place."""
+    request_id: str, position: int, forced: list[int], ctx: PluginContext, replacements: list[Replacement]
+) -> Judged:
+    """The prompt with `replacements` in place, judged by itself."""
     import torch
 
     from accuracy_core.logits.compare import compare_prompts
 
-    if ctx.engine is None or ctx.goldens is None:
-        raise NotMeasuredError("there is no engine or no reference to compare with")
-    if not ctx.engine.capabilities.replacement:
-        raise NotMeasuredError(f"engine {ctx.engine.name} cannot replace tensors")
-    length = len(case.result.token_ids)
-    fp32 = ctx.goldens["fp32_logits"][case.position][:length]
-    expected = ctx.goldens["dtype_logits"][case.position][:length]
+    assert ctx.engine is not None
+    assert ctx.goldens is not None
     request = ReplayRequest(
         request_id=request_id,
-        prompt_token_ids=list(ctx.prompts[case.position]),
-        forced_token_ids=list(case.result.token_ids),
+        prompt_token_ids=list(ctx.prompts[position]),
+        forced_token_ids=forced,
         capture=CaptureSpec(logits=True),
         replacements=replacements,
     )
@@ -235,15 +251,18 @@ def _replay(
         raise NotMeasuredError(answer.error)
     rows = read_logits(answer).unsqueeze(1)
     sampled = torch.tensor(answer.argmax_ids or rows.argmax(-1).flatten().tolist(), dtype=torch.int64).unsqueeze(1)
+    length = len(forced)
     judged = compare_prompts(
-        baseline=None if ctx.dtype == "float32" else [fp32],
-        expected=[expected],
+        baseline=None if ctx.dtype == "float32" else [ctx.goldens["fp32_logits"][position][:length]],
+        expected=[ctx.goldens["dtype_logits"][position][:length]],
         target=[rows],
         sampled=[sampled],
         tolerances=ctx.tolerances,
         target_dtype=ctx.dtype,
     )
-    return judged.prompt_rows(0), judged
+    verdict, metrics = judged.per_prompt[0], judged.prompt_rows(0)
+    hits = [*verdict.guards, *(hit for row in metrics for hit in row.guards)]
+    return Judged(metrics, len({(hit.guard, hit.batch, hit.token) for hit in hits}), verdict.verdict)
 
 
 def candidates_of(culprit: Culprit, failed: Sequence[str]) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Sequence
 from typing import Any
 
 from accuracy_core.errors import AssayError, InfrastructureError
 from accuracy_core.outcome import Verdict
-from accuracy_core.prompts.confirm import Case, Injections, candidates_of, confirm, size
+from accuracy_core.prompts.confirm import candidates_of, confirm, open_case, size
 from accuracy_core.prompts.context import PluginContext
 from accuracy_core.prompts.escalation import ESCALATED, escalate
 from accuracy_core.prompts.evidence import LOGITS, TENSORS, Evidence, read_evidence
@@ -112,27 +113,35 @@ def _proven(found: Triage, ctx: PluginContext, work: Work) -> Culprit | None:
     from accuracy_core.prompts.injections import captured_injections
 
     culprit = found.culprit
-    if culprit is None or culprit.module is None or culprit.prompt is None:
+    if culprit is None or culprit.module is None:
         return culprit
     evidence = gather(ctx.output_dir, work)
-    tensors = evidence.tensors.get(culprit.prompt)
-    rows = evidence.logits.get(culprit.prompt)
-    position = next((at for at, prompt in enumerate(ctx.prepared) if prompt.index == culprit.prompt), None)
-    reason = ""
-    if tensors is None or tensors.first_divergent is None:
-        reason = "tensor compare named no module whose tensors could be replaced"
-    elif rows is None or position is None or not rows.rows:
-        reason = "the logits of this prompt were not compared in this call"
-    elif rows.verdict is Verdict.PASS and not size(rows.rows) > 0:
-        reason = "the logits of this prompt were not measured"
-    if reason or rows is None or position is None or tensors is None:
-        return culprit.model_copy(update={"confirmation": f"not tried: {reason}"})
-    failed = [row.module for row in sorted(tensors.modules, key=lambda row: row.order) if row.verdict is Verdict.FAIL]
+    place = {prompt.index: position for position, prompt in enumerate(ctx.prepared)}
+    named = [
+        index
+        for index, result in evidence.tensors.items()
+        if index in place and result.first_divergent is not None and result.first_divergent.module == culprit.module
+    ]
+    if not named:
+        return culprit.model_copy(
+            update={"confirmation": "not tried: no module was named whose tensors can be replaced"}
+        )
+    chosen = max(named, key=lambda index: (_error(evidence, index), -index))
+    ordered = sorted(evidence.tensors[chosen].modules, key=lambda row: row.order)
+    failed = [row.module for row in ordered if row.verdict is Verdict.FAIL]
     try:
-        injections: Injections = captured_injections(ctx, work, tensors)
-        return confirm(culprit, candidates_of(culprit, failed), Case(position, rows), ctx, injections)
+        case = open_case(ctx, place[chosen])
+        injections = captured_injections(ctx, evidence.tensors[chosen])
+        return confirm(culprit, candidates_of(culprit, failed), case, ctx, injections)
     except (AssayError, OSError) as error:
         text = error.message if isinstance(error, AssayError) else str(error)
         if isinstance(error, InfrastructureError):
             work.log_tail = error.log_tail or work.log_tail
         return culprit.model_copy(update={"confirmation": f"not possible: {text}"})
+
+
+def _error(evidence: Evidence, index: int) -> float:
+    """How far the logits of a prompt are off; 0 when they were not compared."""
+    rows = evidence.logits[index].rows if index in evidence.logits else []
+    value = size(rows)
+    return 0.0 if math.isnan(value) else value

@@ -7,7 +7,15 @@ import math
 from accuracy_core.outcome import Verdict
 from accuracy_core.prompts.prepared import PreparedPrompts
 from accuracy_core.prompts.triage import phase_text, row_is_bad
-from accuracy_core.schemas import GuardHit, PromptAnalysisStatus, PromptResult, RouteResult, RowMetrics
+from accuracy_core.schemas import (
+    Culprit,
+    Escalation,
+    GuardHit,
+    PromptAnalysisStatus,
+    PromptResult,
+    RouteResult,
+    RowMetrics,
+)
 
 
 def prompt_report(status: PromptAnalysisStatus, manifest: PreparedPrompts) -> str:
@@ -32,18 +40,41 @@ def prompt_report(status: PromptAnalysisStatus, manifest: PreparedPrompts) -> st
                 lines.append(f"  prompt {key:>3}  {_verdict(plugin.per_prompt[key])}  {prompt.label}".rstrip())
         if "plugin" in plugin.errors:
             lines.append(f"  error: {plugin.errors['plugin']}")
+    if status.escalation is not None:
+        lines += ["", _escalation(status.escalation)]
     if status.culprit is not None:
-        culprit = status.culprit
-        lines += ["", f"Culprit: phase {phase_text(culprit.phase)}, branch {culprit.branch}"]
-        lines += [f"  {text}" for text in culprit.evidence]
-        lines += [f"  suspect {rank}: {text}" for rank, text in enumerate(culprit.suspects, 1)]
-        if culprit.next_step:
-            lines.append(f"  next: {culprit.next_step}")
-        if culprit.next_command:
-            lines.append(f"    {culprit.next_command}")
+        lines += ["", *_culprit(status.culprit)]
     for finding in status.findings:
         lines.append(f"{finding.severity.value}: {finding.evidence}")
     return "\n".join(lines) + "\n"
+
+
+def _escalation(escalation: Escalation) -> str:
+    chosen = ", ".join(str(index) for index in escalation.prompts)
+    return (
+        f"Triage: {', '.join(escalation.plugins) or 'nothing'} on prompts {chosen} "
+        f"(the worst of {escalation.failing} that did not pass), {escalation.duration_s:.1f} s"
+    )
+
+
+def _culprit(culprit: Culprit) -> list[str]:
+    where = [
+        f"{name} {value}"
+        for name in ("module", "layer", "head", "position")
+        if (value := getattr(culprit, name)) is not None
+    ]
+    lines = [", ".join([f"Culprit: phase {phase_text(culprit.phase)}", *where]), f"  branch {culprit.branch}"]
+    if culprit.confirmation:
+        word = {True: "confirmed", False: "not confirmed", None: "no proof"}[culprit.confirmed]
+        lines.append(f"  {word}: {culprit.confirmation}")
+    lines += [f"  contradiction: {text}" for text in culprit.contradictions]
+    lines += [f"  {text}" for text in culprit.evidence]
+    lines += [f"  suspect {rank}: {text}" for rank, text in enumerate(culprit.suspects, 1)]
+    if culprit.next_step:
+        lines.append(f"  next: {culprit.next_step}")
+    if culprit.next_command:
+        lines.append(f"    {culprit.next_command}")
+    return lines
 
 
 def validation_log(result: PromptResult) -> str:

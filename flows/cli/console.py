@@ -79,8 +79,13 @@ def show_conclusion(console: Console, conclusion: Conclusion, report: str | None
             value = getattr(culprit, name)
             if value is not None:
                 text.append(f", {name} {value}")
+        if culprit.confirmation:
+            word = {True: "confirmed", False: "not confirmed", None: "no proof"}[culprit.confirmed]
+            text.append(f"\n{word}: {culprit.confirmation}")
         if culprit.branch:
             text.append(f"\nbranch: {culprit.branch}")
+        for contradiction in culprit.contradictions:
+            text.append(f"\ncontradiction: {contradiction}")
     if conclusion.fix:
         text.append(f"\nwhat to do: {conclusion.fix}")
     for note in conclusion.notes[:NOTES]:

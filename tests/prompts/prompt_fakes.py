@@ -120,3 +120,26 @@ class FakeEngine:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+class CuringEngine(FakeEngine):
+    """Captures everything. Rows of a request depend on what is replaced in it: `cured(request) -> rows`."""
+
+    def __init__(self, scratch: Path, answer: Callable[[ReplayRequest], torch.Tensor | str], **able: bool) -> None:
+        super().__init__(scratch, [])
+        self.answer = answer
+        self.able = {"kv_cache": True, "hooks": True, "replacement": True, **able}
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(forced_decode=True, raw_logits=True, versions={"fake": "1"}, **self.able)
+
+    def module_names(self) -> dict[str, str]:
+        return {"model": "Model"}
+
+    def replay(self, requests: Sequence[ReplayRequest], on_progress: Progress | None = None) -> list[ReplayResult]:
+        results = []
+        for request in requests:
+            self.rows = [self.answer(request)]
+            results += super().replay([request], on_progress)
+        return results
