@@ -6,6 +6,7 @@ from prefect import task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
+from accuracy_core.pipeline.mirror import is_remote
 from accuracy_core.pipeline.report_stage import build_report
 from accuracy_core.pipeline.run import Run
 from accuracy_core.prompts.conclusion import Conclusion
@@ -16,7 +17,8 @@ def report_task(run: Run, conclusion: Conclusion) -> str:
     """Write `combined_report.html` and `report.json`, and a summary for the UI. Returns the page's path."""
     page = build_report(run, conclusion)
     create_markdown_artifact(summary(run, conclusion, page), key="summary", description="What this run says")
-    create_link_artifact(f"file://{page}", key="report", link_text="combined_report.html")
+    link = page if is_remote(page) else f"file://{page}"
+    create_link_artifact(link, key="report", link_text="combined_report.html", description=f"Run in `{run.location}`")
     return page
 
 

@@ -16,6 +16,7 @@ from prefect.cache_policies import CacheKeyFnPolicy
 from prefect.results import get_result_store
 
 from accuracy_core.errors import AssayError, ConfigurationError
+from accuracy_core.pipeline.mirror import synchronised
 from accuracy_core.pipeline.run import Run
 from accuracy_core.pipeline.stage_files import StageFiles, bring_back, describe
 from accuracy_core.pipeline.stages import record_cached
@@ -65,6 +66,17 @@ def obtain_stage(
     tell (it has no engine). `complete` looks at computed results and tells whether later runs may use them. Raises what
     `compute` raises.
     """
+    with synchronised(run.parameters.output_dir):
+        return _obtained(run, stage, key, compute, complete)
+
+
+def _obtained(
+    run: Run,
+    stage: str,
+    key: Callable[[Run], str],
+    compute: Callable[[], object] | None,
+    complete: Callable[[Run], bool],
+) -> bool:
     try:
         job_key = key(run)
     except ConfigurationError:

@@ -25,7 +25,8 @@ from accuracy_core.goldens.metadata import (
     DamagedEntryError,
     GoldenMetadata,
 )
-from accuracy_core.goldens.s3_client import (
+from accuracy_core.goldens.tier import RemoteTier
+from accuracy_core.storage.s3_client import (
     S3Settings,
     TransferTooSlowError,
     error_code,
@@ -33,7 +34,6 @@ from accuracy_core.goldens.s3_client import (
     new_client,
     transfer_config,
 )
-from accuracy_core.goldens.tier import RemoteTier
 
 _URI = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/(?P<prefix>[A-Za-z0-9!_.*'()/-]*))?")
 _METADATA_CHUNK = 4096

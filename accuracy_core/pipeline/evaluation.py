@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from accuracy_core.errors import InfrastructureError, NotMeasuredError
+from accuracy_core.errors import InfrastructureError
 from accuracy_core.pipeline import progress
+from accuracy_core.pipeline.mirror import synchronised
 from accuracy_core.pipeline.run import Run
 from accuracy_core.pipeline.session import EvaluationSession
 from accuracy_core.pipeline.stage_files import keep_only
@@ -26,7 +27,7 @@ def evaluate(run: Run, session: EvaluationSession) -> dict[str, float]:
     parameters = run.parameters.evaluation
     inputs = {"target": run.target_identity, "evaluation": parameters.model_dump(mode="json")}
     outputs: list[str] = []
-    with recorded(run.run_dir, STAGE, inputs, outputs):
+    with synchronised(run.parameters.output_dir), recorded(run.run_dir, STAGE, inputs, outputs):
         server = session.server()
         try:
             result = run_lm_eval(
@@ -74,11 +75,9 @@ def results_location(run: Run) -> str:
 
 
 def local_path(path: object) -> Path:
-    """`path` as a local one. Raises NotMeasuredError for a remote run directory, which this stage cannot fill yet."""
+    """`path` of a run directory that this process works in. Raises TypeError for one elsewhere."""
     if not isinstance(path, Path):
-        raise NotMeasuredError(
-            f"{path}: this stage writes to a local run directory only", fix="choose a local --output directory"
-        )
+        raise TypeError(f"{path} is not local: take it from Run.run_dir")
     return path
 
 

@@ -15,6 +15,7 @@ from accuracy_core.engines.registry import open_engine
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.pipeline import progress
 from accuracy_core.pipeline.evaluation import local_path
+from accuracy_core.pipeline.mirror import synchronised
 from accuracy_core.pipeline.run import Run
 from accuracy_core.pipeline.stages import recorded
 from accuracy_core.prompts import claim_directory, compute_goldens, make_plugins, prepare_prompts, run_plugins
@@ -55,7 +56,10 @@ def prepare_analysis(
     """
     parameters = run.parameters.prompt_analysis
     inputs = {"target": run.target_identity, **parameters.model_dump(mode="json")}
-    with recorded(run.run_dir, GOLDENS, inputs) if recording else contextlib.nullcontext():
+    with (
+        synchronised(run.parameters.output_dir),
+        recorded(run.run_dir, GOLDENS, inputs) if recording else contextlib.nullcontext(),
+    ):
         prepared, tokenizer = choose_prompts(run)
         prepared = claim_directory(prepared, run.engine, run.run_dir, fresh=True)
         progress.report(GOLDENS, 0, len(prepared.prompts), f"{len(prepared.prompts)} prompts")
@@ -94,7 +98,11 @@ def analyse_prompts(run: Run, prepared: PreparedAnalysis) -> PromptAnalysisStatu
         "prompts": prepared.prompts.token_ids(),
         "parameters": parameters.model_dump(mode="json"),
     }
-    with recorded(run.run_dir, STAGE, inputs, ["prompt_analysis"]), _device(run) as lease:
+    with (
+        synchronised(run.parameters.output_dir),
+        recorded(run.run_dir, STAGE, inputs, ["prompt_analysis"]),
+        _device(run) as lease,
+    ):
         result = run_plugins(
             prepared.prompts,
             make_plugins(parameters.plugins, plugin_options(parameters.modules)),

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from accuracy_core.errors import ConfigurationError, NotMeasuredError
 from accuracy_core.pipeline.defaults import EMBEDDED, default_thresholds
+from accuracy_core.pipeline.mirror import synchronised, working_dir
 from accuracy_core.pipeline.versions import versions
 from accuracy_core.schemas import EngineSpec, RunDir, RunParameters, Schema
 
@@ -30,9 +31,10 @@ class Run(Schema):
 
     @property
     def run_dir(self) -> RunDir:
+        """Where this process reads and writes; for a run on S3 the local copy, see `accuracy_core.pipeline.mirror`."""
         if self.parameters.output_dir is None:
             raise ConfigurationError("the run has no output directory", fix="make runs with resolve_run")
-        return RunDir.at(self.parameters.output_dir)
+        return working_dir(self.parameters.output_dir)
 
     @property
     def location(self) -> str:
@@ -79,7 +81,10 @@ def resolve_run(parameters: RunParameters, *, engine_here: bool = True) -> Run:
         _check_evaluation(parameters, engine_here)
     _check_results(parameters)
     parameters = with_output_dir(parameters)
-    run_dir = RunDir.at(parameters.output_dir or "").create()
+    location = parameters.output_dir or ""
+    RunDir.at(location).create()
+    with synchronised(location):
+        run_dir = working_dir(location)
     _check_earlier_stages(parameters, run_dir)
     content = model_fingerprint(model_path)
     run = Run(
@@ -96,7 +101,8 @@ def resolve_run(parameters: RunParameters, *, engine_here: bool = True) -> Run:
 
 def record(run: Run) -> None:
     """Write `run_config.json`, without secrets."""
-    run.run_dir.write(run.run_dir.run_config, run.redacted())
+    with synchronised(run.parameters.output_dir):
+        run.run_dir.write(run.run_dir.run_config, run.redacted())
 
 
 def with_output_dir(parameters: RunParameters) -> RunParameters:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from accuracy_core.pipeline.evaluation import results_location
+from accuracy_core.pipeline.mirror import synchronised
 from accuracy_core.pipeline.run import Run
 from accuracy_core.pipeline.stages import recorded
 from accuracy_core.schemas import TaskStatus
@@ -12,6 +13,11 @@ STAGE = "task_analysis"
 
 def analyse_tasks(run: Run) -> TaskStatus:
     """Compare scores with thresholds and extract deviated prompts; files go to `task_analysis/`."""
+    with synchronised(run.parameters.output_dir):
+        return _analysed(run)
+
+
+def _analysed(run: Run) -> TaskStatus:
     from accuracy_core.evals.analysis import run_task_analysis
     from accuracy_core.evals.analyzer import LmEvalAnalyzer
 

@@ -12,13 +12,14 @@ from accuracy_core.report.evidence import RunEvidence
 def reproduce_commands(found: RunEvidence) -> list[tuple[str, str]]:
     """(what it does, command). Values are quoted for a shell; they may come from anywhere."""
     parameters = found.parameters()
+    root = _root(found)
     commands = []
     if parameters:
         commands.append(("Repeat the whole run", _run(parameters)))
         commands.append(
             ("Repeat the prompt analysis alone", _run(parameters, ["--stage", "prompt_analysis", "--stage", "report"]))
         )
-        config = shlex.quote(str(found.run_dir.run_config))
+        config = shlex.quote(f"{root}/run_config.json")
         extract = "import json, sys; json.dump(json.load(sys.stdin)['parameters'], sys.stdout)"
         commands.append(
             (
@@ -26,8 +27,14 @@ def reproduce_commands(found: RunEvidence) -> list[tuple[str, str]]:
                 f'python -c "{extract}" < {config} > parameters.json && assay run --config parameters.json',
             )
         )
-    commands.append(("Build this report again", f"assay report {shlex.quote(str(found.run_dir.root))}"))
+    commands.append(("Build this report again", f"assay report {shlex.quote(root)}"))
     return commands
+
+
+def _root(found: RunEvidence) -> str:
+    """The run directory as others know it: what is read here may be a local copy of one on S3."""
+    given = str(found.parameters().get("output_dir") or "")
+    return given if given.startswith("s3://") else str(found.run_dir.root)
 
 
 def _run(parameters: dict[str, Any], more: list[str] | None = None) -> str:

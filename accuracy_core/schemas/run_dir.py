@@ -27,29 +27,38 @@ class RunDir:
 
     @classmethod
     def at(cls, location: str | os.PathLike[str] | RunDir) -> RunDir:
-        """From a local path or an `s3://bucket/prefix` URI. Nothing is created."""
+        """From a local path or an `s3://bucket/prefix` URI. Nothing is created, no server is asked.
+
+        Raises ConfigurationError for another scheme or a URI that names nothing.
+        """
         if isinstance(location, RunDir):
             return location
         text = os.fspath(location)
         if "://" in text:
             if not text.startswith("s3://"):
                 raise ConfigurationError(f"run directory {text!r}: only local paths and s3:// are known")
-            from cloudpathlib import S3Path
+            from accuracy_core.storage.s3_path import s3_path
 
-            return cls(S3Path(text))
+            return cls(s3_path(text))
         return cls(Path(text).expanduser().absolute())
 
     def create(self) -> RunDir:
-        """Make the directory and prove that it can be written. Raises ConfigurationError if not."""
+        """Make the directory and prove that it can be written.
+
+        Raises ConfigurationError if not; InfrastructureError when the S3 server that holds it is away.
+        """
+        probe = self.root / f".probe-{uuid.uuid4().hex}"
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            probe = self.root / f".probe-{uuid.uuid4().hex}"
             probe.write_text("")
             probe.unlink()
         except Exception as error:
-            if self.is_local and not isinstance(error, OSError):
+            if not self.is_local:
+                from accuracy_core.storage.s3_errors import storage_error
+
+                raise storage_error(error, f"output directory {self.root}: no object can be written there") from error
+            if not isinstance(error, OSError):
                 raise
-            # a bucket: its client raises a dozen unrelated types for credentials, names and the network
             raise ConfigurationError(
                 f"output directory {self.root} is not writable: {error}", fix="choose another --output directory"
             ) from error
@@ -127,6 +136,12 @@ class RunDir:
             raise ConfigurationError(
                 f"{path} does not exist", fix="run the stage that writes it, or point to another run directory"
             ) from error
+        except Exception as error:
+            if isinstance(path, Path):
+                raise
+            from accuracy_core.storage.s3_errors import storage_error
+
+            raise storage_error(error, f"{path} cannot be read") from error
         return kind.from_json(text, source=str(path))
 
 

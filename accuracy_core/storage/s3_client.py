@@ -1,11 +1,13 @@
-"""The boto3 client of the shared tier, its time limits, and how its errors are read."""
+"""The boto3 client of everything that is kept on S3, its time limits, and how its errors are read."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
 MIB = 1 << 20
+DEFAULT_REGION = "us-east-1"
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,8 @@ class TransferTooSlowError(Exception):
     """A transfer did not end in time: read time-outs are per packet and never see a slow drip."""
 
 
-def new_client(endpoint: str, settings: S3Settings) -> Any:
-    import boto3
+def client_config(endpoint: str, settings: S3Settings) -> Any:
+    """botocore's Config: time limits, and what servers other than AWS need."""
     from botocore.config import Config
 
     # servers other than AWS mishandle the trailing checksums that boto3 sends by default; sha256 is ours anyway
@@ -34,20 +36,31 @@ def new_client(endpoint: str, settings: S3Settings) -> Any:
         "request_checksum_calculation": "when_required",
         "response_checksum_validation": "when_required",
     }
+    return Config(
+        connect_timeout=settings.connect_timeout_s,
+        read_timeout=settings.read_timeout_s,
+        retries={"mode": "standard", "total_max_attempts": settings.attempts},
+        max_pool_connections=16,
+        tcp_keepalive=True,
+        **(own_server if endpoint else {}),
+    )
+
+
+def new_client(endpoint: str, settings: S3Settings) -> Any:
+    import boto3
+
     session = boto3.session.Session()
     return session.client(
         "s3",
         endpoint_url=endpoint or None,
-        region_name=session.region_name or "us-east-1",
-        config=Config(
-            connect_timeout=settings.connect_timeout_s,
-            read_timeout=settings.read_timeout_s,
-            retries={"mode": "standard", "total_max_attempts": settings.attempts},
-            max_pool_connections=16,
-            tcp_keepalive=True,
-            **(own_server if endpoint else {}),
-        ),
+        region_name=session.region_name or DEFAULT_REGION,
+        config=client_config(endpoint, settings),
     )
+
+
+def configured_endpoint() -> str:
+    """`$AWS_ENDPOINT_URL_S3`, else `$AWS_ENDPOINT_URL`, else '' for AWS itself."""
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
 
 
 def transfer_config() -> Any:

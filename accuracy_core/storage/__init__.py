@@ -1,0 +1,1 @@
+"""S3: one client with time limits, one path type, one reading of errors."""
