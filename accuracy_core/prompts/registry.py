@@ -8,6 +8,7 @@ from typing import Any
 
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.prompts.plugin import PromptPlugin
+from accuracy_core.prompts.plugins.kv_cache import KvCachePlugin
 from accuracy_core.prompts.plugins.logit_val import LogitValPlugin
 
 #: name -> class; further plugins add themselves with `register`
@@ -52,3 +53,4 @@ def make_plugins(
 
 
 register(LogitValPlugin)
+register(KvCachePlugin)

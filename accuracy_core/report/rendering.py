@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import math
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup
+from accuracy_core.html_text import embed_json as embed_json
+from accuracy_core.html_text import number as number
+from accuracy_core.html_text import without_surrogates as without_surrogates
+from accuracy_core.html_text import words as words
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -37,46 +38,6 @@ def render(template: str, **values: Any) -> str:
     return environment().get_template(template).render(**values)
 
 
-def embed_json(value: Any) -> Markup:
-    """JSON for a `<script type="application/json">` block: no character that could end the block or the page.
-
-    Non-finite floats become null. `<`, `>`, `&` and the two line separators are written as escapes, so neither
-    `</script>` nor `<!--` can appear whatever a prompt holds.
-    """
-    text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(without_surrogates(text))
-
-
-def without_surrogates(text: str) -> str:
-    """Lone surrogates (half a character from a byte-level tokenizer) cannot be written as UTF-8."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
-
-
-def number(value: Any, digits: int = 4) -> str:
-    """A number for people: significant digits, a thin minus for what was not measured."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return "–"
-    if isinstance(value, bool | str):
-        return str(value)
-    if isinstance(value, int):
-        return f"{value:,}"
-    if math.isinf(value):
-        return "∞" if value > 0 else "-∞"
-    return f"{value:.{digits}g}"
-
-
 def duration(seconds: float) -> str:
     """`850 ms`, `12.3 s`, `4 min 05 s`."""
     if seconds < 1:
@@ -84,11 +45,6 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.1f} s"
     return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
-
-
-def words(name: str) -> str:
-    """`agg_bc` -> `agg bc`."""
-    return name.replace("_", " ")
 
 
 _ROUTES = {

@@ -45,6 +45,7 @@ def compare_kv_caches(
     block_size: int | None = None,
     envelope: BaseEnvelope | None = None,
     routed_from: int | None = None,
+    expected_layers: int | None = None,
     tolerances: Tolerances | None = None,
 ) -> KvResult:
     """Compare K and V of every layer; `layers` in the order of the model, one at a time in memory.
@@ -52,7 +53,8 @@ def compare_kv_caches(
     `index`: number of the prompt. `prompt_length`: rows below it come from prefill, the others from decode steps.
     `dtype`: the target's; `cache_dtype`: of its KV cache. `block_size`: tokens per block of a paged cache, if known.
     `envelope`: noise of the reference over the whole run; without it, over this prompt. `routed_from`: first layer
-    whose K and V depend on a router's choice of experts.
+    whose K and V depend on a router's choice of experts. `expected_layers`: layers that the reference has, if fewer
+    than that in `layers` is an error.
 
     The verdict is `fail` when any guard fires: a value that is not finite, a shape that differs, a cached row that is
     not what attention was given, rows that hold another position's values, a row or a head beyond the noise. No route
@@ -86,9 +88,21 @@ def compare_kv_caches(
             for which in WHICH
         }
         gathered.layers.append(layer.layer)
+        gathered.guards += _replicas(layer, index)
         for which in WHICH:
             _gather(gathered, judged[which], index, prompt_length)
         diagnosis.look(layer, judged)
+    if expected_layers is not None and mismatch is None and len(gathered.layers) != expected_layers:
+        gathered.guards.append(
+            GuardHit(
+                guard="kv_layers",
+                prompt=index,
+                token=-1,
+                value=float(len(gathered.layers)),
+                limit=float(expected_layers),
+                detail=f"the target has K and V of {len(gathered.layers)} layers, the reference of {expected_layers}",
+            )
+        )
     return _result(gathered, diagnosis, index, prompt_length, block_size, tolerances, limits)
 
 
@@ -108,6 +122,22 @@ def _mismatch(layer: LayerKv, index: int) -> GuardHit | None:
                     "(KV heads, positions, head_dim)",
                 )
     return None
+
+
+def _replicas(layer: LayerKv, index: int) -> list[GuardHit]:
+    if not layer.disagreeing:
+        return []
+    listed = ", ".join(f"head {head} on rank {rank}" for head, rank in layer.disagreeing)
+    return [
+        GuardHit(
+            guard="kv_replicas",
+            prompt=index,
+            token=-1,
+            value=float(len(layer.disagreeing)),
+            limit=0.0,
+            detail=f"layer {layer.layer}: copies of one KV head differ between tensor-parallel ranks: {listed}",
+        )
+    ]
 
 
 def _gather(gathered: _Gathered, side: JudgedSide, index: int, prompt_length: int) -> None:

@@ -42,7 +42,8 @@ def recording_cache(config: Any) -> Any:
     from transformers import DynamicCache
 
     cache = DynamicCache(config=config)
-    for layer in cache.layers:
+    layers: list[Any] = cache.layers
+    for layer in layers:
         if getattr(layer, "is_sliding", False):
             layer.activate_past_recording()
     return cache

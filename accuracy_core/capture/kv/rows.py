@@ -60,10 +60,19 @@ def measure_rows(
         for row, value in enumerate(_norms(f, b, t)):
             columns[row, start : start + step] = value
     shaped = columns.view(7, heads, positions)
-    cells: list[torch.Tensor | None] = [None, None]
-    if histograms:
-        cells = [_cells(fp32, expected), _cells(fp32, target)]
-    return KvRows(*shaped.unbind(0), _non_finite(target, shaped[3]), *cells)
+    ref_l2, ref_linf, target_l2, l2, linf, base_l2, base_linf = shaped.unbind(0)
+    return KvRows(
+        ref_l2=ref_l2,
+        ref_linf=ref_linf,
+        target_l2=target_l2,
+        l2=l2,
+        linf=linf,
+        base_l2=base_l2,
+        base_linf=base_linf,
+        non_finite=_non_finite(target, l2),
+        base_cells=_cells(fp32, expected) if histograms else None,
+        target_cells=_cells(fp32, target) if histograms else None,
+    )
 
 
 def _norms(f: torch.Tensor, b: torch.Tensor, t: torch.Tensor) -> tuple[torch.Tensor, ...]:

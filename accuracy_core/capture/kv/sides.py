@@ -15,8 +15,8 @@ WHICH: tuple[Which, Which] = ("key", "value")
 class KvSides:
     """One layer's K or V, (kv_heads, positions, head_dim) in any float dtype.
 
-    `target`: the cached values as attention uses them, those of a quantised cache multiplied by its scale. `given`: what
-    the target's attention was handed to be cached, where that was tapped. `present` (positions,) bool: False where the
+    `target`: the cached values as attention uses them, a quantised cache's multiplied by its scale. `given`: what the
+    target's attention was handed to be cached, where that was tapped. `present` (positions,) bool: False where the
     target no longer holds the row (sliding window); None: all are there.
     """
 
@@ -29,11 +29,12 @@ class KvSides:
 
 @dataclass(frozen=True)
 class LayerKv:
-    """One layer."""
+    """One layer. `disagreeing`: (head, tensor-parallel rank) of copies of a head that are not equal."""
 
     layer: int
     key: KvSides
     value: KvSides
+    disagreeing: tuple[tuple[int, int], ...] = ()
 
     def side(self, which: Which) -> KvSides:
         return self.key if which == "key" else self.value

@@ -19,12 +19,6 @@ class UnavailablePlugin(PromptPlugin):
         raise NotMeasuredError(f"{self.name} is not part of this version of Assay", fix="leave the plugin out")
 
 
-class KvCachePlugin(UnavailablePlugin):
-    """Three-way comparison of the KV cache; not available yet."""
-
-    name = "kv_cache"
-
-
 class TensorComparePlugin(UnavailablePlugin):
     """Three-way comparison of module tensors; not available yet. Takes the documented arguments."""
 
