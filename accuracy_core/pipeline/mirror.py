@@ -150,6 +150,7 @@ class Mirror:
         removed = set(self._known) - set(mine)
         if not changed and not removed:
             return
+        self._still_ours()  # before an object of the other run is overwritten, and again before the list is
         for path in changed:
             self._upload(path)
         self._commit(changed, removed)
@@ -160,16 +161,19 @@ class Mirror:
 
     def _commit(self, changed: dict[str, Listed], removed: set[str]) -> None:
         for _ in range(_TRIES):
-            if self._read_claim() != self._claim:
-                raise ConfigurationError(
-                    f"another run writes to {self.uri} and has taken it over", fix="give each run its own directory"
-                )
+            self._still_ours()
             listed, tag = self._read_list()
             files = {path: file for path, file in (listed.files if listed else {}).items() if path not in removed}
             document = FileList(files=files | changed).to_json().encode()
             if self._put(LIST_NAME, document, condition={"IfMatch": tag} if tag else {"IfNoneMatch": "*"}):
                 return
         raise InfrastructureError(f"{self.uri}: others keep changing the list of files", fix="run the stage again")
+
+    def _still_ours(self) -> None:
+        if self._read_claim() != self._claim:
+            raise ConfigurationError(
+                f"another run writes to {self.uri} and has taken it over", fix="give each run its own directory"
+            )
 
     def _local(self) -> dict[str, Listed]:
         """Files of the local copy; hidden ones (locks, copies under way) are not part of a run."""

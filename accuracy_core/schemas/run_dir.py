@@ -47,18 +47,17 @@ class RunDir:
 
         Raises ConfigurationError if not; InfrastructureError when the S3 server that holds it is away.
         """
-        probe = self.root / f".probe-{uuid.uuid4().hex}"
+        if not isinstance(self.root, Path):
+            from accuracy_core.storage.s3_path import prove_writable
+
+            prove_writable(self.root)
+            return self
         try:
             self.root.mkdir(parents=True, exist_ok=True)
+            probe = self.root / f".probe-{uuid.uuid4().hex}"
             probe.write_text("")
             probe.unlink()
-        except Exception as error:
-            if not self.is_local:
-                from accuracy_core.storage.s3_errors import storage_error
-
-                raise storage_error(error, f"output directory {self.root}: no object can be written there") from error
-            if not isinstance(error, OSError):
-                raise
+        except OSError as error:
             raise ConfigurationError(
                 f"output directory {self.root} is not writable: {error}", fix="choose another --output directory"
             ) from error

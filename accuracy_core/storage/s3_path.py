@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import uuid
 from typing import TYPE_CHECKING, Any
 
 from accuracy_core.errors import ConfigurationError
@@ -13,8 +14,10 @@ from accuracy_core.storage.s3_client import (
     S3Settings,
     client_config,
     configured_endpoint,
+    http_status,
     transfer_config,
 )
+from accuracy_core.storage.s3_errors import storage_error
 
 if TYPE_CHECKING:
     from cloudpathlib import S3Path
@@ -43,6 +46,24 @@ def s3_path(uri: str) -> S3Path:
 def s3_client() -> Any:
     """The boto3 client under `s3_path`."""
     return _client(_environment()).client
+
+
+def prove_writable(folder: S3Path) -> None:
+    """Write an object below `folder` and remove it. Raises as `storage_error` says."""
+    name = f"{folder.key}/.probe-{uuid.uuid4().hex}".lstrip("/")
+    doing = f"output directory {folder}: no object can be written there"
+    try:
+        s3_client().head_bucket(Bucket=folder.bucket)  # some servers make a bucket of whatever name is written to
+    except Exception as error:
+        if http_status(error) == 404:
+            raise storage_error(error, f"{doing}: there is no bucket {folder.bucket}") from error
+        if http_status(error) != 403:  # may not be allowed where writing is
+            raise storage_error(error, doing) from error
+    try:
+        s3_client().put_object(Bucket=folder.bucket, Key=name, Body=b"")
+        s3_client().delete_object(Bucket=folder.bucket, Key=name)
+    except Exception as error:  # the client raises a dozen unrelated types
+        raise storage_error(error, doing) from error
 
 
 def _environment() -> tuple[tuple[str, str], ...]:

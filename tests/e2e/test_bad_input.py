@@ -90,7 +90,9 @@ def test_a_bucket_that_cannot_be_written(run, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     result = run(output="s3://no-such-bucket/run")
     assert result.exit_code == 3, result.output
-    assert "not writable" in " ".join(result.output.split())
+    said = " ".join(result.output.split())
+    assert "s3://no-such-bucket/run: no object can be written there" in said
+    assert "AWS_ACCESS_KEY_ID" in said
 
 
 def test_default_thresholds_are_not_held_against_results_of_other_tasks(tmp_path):

@@ -55,3 +55,9 @@ def test_at_accepts_a_run_dir_and_makes_paths_absolute(tmp_path: Path, monkeypat
     assert run_dir.is_local
     assert run_dir.prompt_result(3, "logit_validation").name == "prompt_result.json"
     assert run_dir.prompt_result(3, "kv_cache").name == "kv_cache_result.json"
+
+
+@pytest.mark.parametrize("uri", ["s3://", "s3:///x", "s3://B_ad/x", "s3://ab", "s3://bucket/a//b", "s3://bucket/../b"])
+def test_an_s3_uri_that_names_nothing(uri: str) -> None:
+    with pytest.raises(ConfigurationError, match="s3"):
+        RunDir.at(uri)
