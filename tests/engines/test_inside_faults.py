@@ -33,9 +33,9 @@ class Mlp(nn.Module):
 class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.attn = nn.Identity()
+        self.attn: Any = nn.Identity()
         self.written: list[list[int]] = []
-        self.attn.impl = types.SimpleNamespace(do_kv_cache_update=self._write)  # type: ignore[assignment]
+        self.attn.impl = types.SimpleNamespace(do_kv_cache_update=self._write)
 
     def _write(self, layer: Any, key: Any, value: Any, kv_cache: Any, slots: torch.Tensor) -> None:
         self.written.append(slots.tolist())
@@ -154,4 +154,63 @@ def test_faults_without_a_place_say_so(faults: Any) -> None:
 def test_every_registered_fault_can_be_injected_into_vllm(faults: Any) -> None:
     from accuracy_core.faults import FAULTS
 
-    assert set(faults.INJECTIONS) == set(FAULTS)
+    assert set(faults.INJECTIONS) == {name for name, fault in FAULTS.items() if "vllm" in fault.engines}
+
+
+def test_a_fault_is_taken_out_again(faults: Any) -> None:
+    runner = Runner()
+    faults.inject(runner, fault("mlp-scale", strength=2.0))
+    faults.inject(runner, fault("kv-slot"))
+    faults.remove_all()
+    _, rows = runner.execute_model(step({"b": 1}, [3], [11]))
+    assert rows[0, 0] == 1.0
+    assert runner.model.model.layers[1].self_attn.written == [[11]]
+
+
+def test_an_injection_that_fails_halfway_leaves_nothing_behind(faults: Any) -> None:
+    runner = Runner()
+    layers = runner.model.model.layers
+    del layers[1].self_attn.attn.impl.do_kv_cache_update
+    clean = layers[0].self_attn.attn.impl.do_kv_cache_update
+    with pytest.raises(faults.FaultNotApplicable):
+        faults.inject(runner, fault("kv-scale", layer=None, strength=2.0))
+    assert layers[0].self_attn.attn.impl.do_kv_cache_update == clean
+
+
+def test_stale_slots_hold_the_successors_and_end_with_the_request(faults: Any) -> None:
+    """K of the token at position p is p. `a` prefills 3 tokens, `b` decodes: its only token has no successor."""
+    runner = Runner()
+    written: list[list[float]] = []
+    attention = runner.model.model.layers[1].self_attn
+    attention.attn.impl.do_kv_cache_update = lambda layer, k, v, c, s: written.append(k[:, 0, 0].tolist())
+    faults.inject(runner, fault("stale-prefix-cache", strength=2))
+    keys = torch.tensor([0.0, 1.0, 2.0, 0.0]).view(-1, 1, 1)
+    attention.attn.forward = lambda x: attention.attn.impl.do_kv_cache_update(None, keys, keys, None, torch.arange(4))
+    runner.model.model.layers[1].forward = lambda x, slots: attention.attn(x)
+    runner.execute_model(step({"a": 3, "b": 1}, [0, 1, 2, 0], [0, 1, 2, 9]))
+    assert written == [[1.0, 2.0, 2.0, 0.0]]
+
+
+def test_a_short_stride_writes_over_the_end_of_the_block_before(faults: Any) -> None:
+    """Blocks of 4. `a` prefills positions 0 to 5 into slots 8 to 11 and 20, 21: position 4 goes where 3 went."""
+    runner = Runner()
+    runner.requests = {"a": None}
+    runner.input_batch.num_prompt_tokens[0] = 6
+    faults.inject(runner, fault("kv-block-stride"))
+    runner.execute_model(step({"a": 6}, [0, 1, 2, 3, 4, 5], [8, 9, 10, 11, 20, 21]))
+    runner.execute_model(step({"a": 1}, [6], [22]))
+    assert runner.model.model.layers[1].self_attn.written == [[8, 9, 10, 11, 11, 20], [21]]
+
+
+def test_narrow_sums_and_truncation_are_those_of_the_reference_side(faults: Any) -> None:
+    from assay_inside import faults_modules
+
+    from accuracy_core.faults import norms
+
+    values = torch.randn(5, 64, generator=torch.Generator().manual_seed(1)) * 3
+    assert torch.equal(
+        faults_modules.narrow_sum(values**2, torch.bfloat16), norms.narrow_sum(values**2, torch.bfloat16)
+    )
+    assert torch.equal(faults_modules.truncate(values, 7), norms.truncate(values, 7))
+    assert (faults_modules.truncate(values, 7).abs() <= values.abs()).all()
+    assert torch.equal(norms.truncate(values, 7), norms.truncate(values, 7).to(torch.bfloat16).float())
