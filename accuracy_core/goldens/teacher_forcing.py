@@ -12,6 +12,7 @@ import torch
 
 from accuracy_core.errors import ReferenceError_
 from accuracy_core.goldens.capture import Capture, Captured
+from accuracy_core.goldens.draft_weights import DraftWeights
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +21,7 @@ logger = logging.getLogger(__name__)
 #: as with rotary embeddings whose scaling depends on the sequence's length.
 ONE_FORWARD_TOLERANCE = 1e-4
 #: prompts drafted at a time, and bytes that their logits may take
-DRAFT_BATCH = 16
+DRAFT_BATCH = 32
 DRAFT_BYTES = 512 << 20
 
 
@@ -92,17 +93,22 @@ def greedy_rows(
 
     Drafted in batches, then confirmed: each stored row's argmax is the token that follows it. Logits come from a pass
     over one prompt alone, so they do not depend on what else was in the batch. A prompt whose draft deviates (padding
-    that the model does not ignore) is drafted again alone. Raises ReferenceError_ if cached decoding of a single
-    prompt and one forward pass differ by more than ONE_FORWARD_TOLERANCE.
+    that the model does not ignore) is drafted again alone, with the model's own weights. Raises ReferenceError_ if
+    cached decoding of a single prompt and one forward pass differ by more than ONE_FORWARD_TOLERANCE.
     """
-    rows = []
+    rows: dict[int, GreedyRows] = {}
     row_bytes = 4 * length * model.config.get_text_config().vocab_size
     size = max(1, min(DRAFT_BATCH, DRAFT_BYTES // row_bytes))
-    for start in range(0, len(prompts), size):
-        batch = prompts[start : start + size]
-        for prompt, (tokens, logits) in zip(batch, greedy_draft(model, batch, length), strict=True):
+    order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))  # little padding
+    batches = [order[start : start + size] for start in range(0, len(order), size)]
+    draft_weights = DraftWeights(model, steps=length * len(batches))
+    for batch in batches:
+        with draft_weights.used():
+            drafts = greedy_draft(model, [prompts[index] for index in batch], length)
+        for index, (tokens, logits) in zip(batch, drafts, strict=True):
+            prompt = prompts[index]
             confirmed = _confirm(model, prompt, tokens, logits, capture)
-            if confirmed.deviation > ONE_FORWARD_TOLERANCE and len(batch) > 1:
+            if confirmed.deviation > ONE_FORWARD_TOLERANCE and (len(batch) > 1 or len(draft_weights)):
                 logger.info("batched draft deviates by %.1e: drafting this prompt alone", confirmed.deviation)
                 confirmed = _confirm(model, prompt, *greedy_draft(model, [prompt], length)[0], capture)
             if not confirmed.deviation <= ONE_FORWARD_TOLERANCE:  # NaN deviates, too
@@ -112,8 +118,8 @@ def greedy_rows(
                     fix="this model's logits depend on the length of the sequence, or its KV cache is wrong; "
                     "check its config (rotary scaling, sliding window) or pass a model_loader",
                 )
-            rows.append(confirmed)
-    return rows
+            rows[index] = confirmed
+    return [rows[index] for index in range(len(prompts))]
 
 
 def _confirm(
