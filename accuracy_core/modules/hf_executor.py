@@ -55,6 +55,14 @@ class HfModuleExecutor:
             found = taps.collect()
         return {layer_input(wiring.layer): hidden} | {inner[name]: rows.shape[1] for name, rows in found.items()}
 
+    def weights(self, wiring: Wiring) -> dict[str, torch.Tensor]:
+        """Weights of the wiring's module, by name relative to it, in this executor's dtype."""
+        model = self._layer(wiring.layer, embeddings=wiring.ids)
+        module = "model.embed_tokens" if wiring.ids else _renumbered(wiring.read[0], wiring.layer, 0)
+        if wiring.kind == "rope":  # the query and key norms, where there are any
+            module = module.rsplit(".", 1)[0]
+        return {name: tensor.detach() for name, tensor in model.get_submodule(module).state_dict().items()}
+
     @torch.inference_mode()
     def run(self, given: ModuleInput) -> dict[str, torch.Tensor]:
         wiring = given.wiring
