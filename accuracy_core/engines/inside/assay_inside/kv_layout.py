@@ -34,7 +34,8 @@ class BlockReader:
     def __init__(self, layer: Any, spec: Any) -> None:
         kind = type(spec).__name__
         if "MLA" in kind or not getattr(spec, "head_size", 0):
-            raise UnreadableCache("%s caches no keys and values (multi-head latent or no attention)" % kind)
+            what = "a compressed latent" if "MLA" in kind else "a state"
+            raise UnreadableCache("%s: these layers cache %s, no keys and values" % (kind, what))
         self.layer = layer
         self.heads, self.head_dim = int(spec.num_kv_heads), int(spec.head_size)
         self.value_dim = int(getattr(spec, "head_size_v", None) or self.head_dim)
@@ -57,7 +58,7 @@ class BlockReader:
     def _split(self, cache: torch.Tensor, wanted: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
         """K and V (kernel blocks, kv_heads, kernel block, dim) as they are stored."""
         if self._index is not None:
-            flat = cache[wanted].reshape(len(wanted), -1)
+            flat = cache[wanted].flatten(1)
             key, value = (flat[:, index.flatten()].view(len(wanted), *index.shape) for index in self._index)
             return key, value
         if cache.dim() == 4:
@@ -68,7 +69,7 @@ class BlockReader:
         return key, value
 
     def _finish(self, part: torch.Tensor, ratio: int, which: str) -> torch.Tensor:
-        part = part.reshape(-1, ratio, *part.shape[1:]).transpose(1, 2).flatten(2, 3).contiguous()
+        part = part.reshape(len(part) // ratio, ratio, *part.shape[1:]).transpose(1, 2).flatten(2, 3).contiguous()
         if self.fp8 is not None:
             part = part.view(self.fp8).float() * float(getattr(self.layer, "_%s_scale_float" % which, 1.0))
         return part.to("cpu", copy=True)

@@ -11,7 +11,7 @@ from assay_inside.taps import visit
 class Replacements:
     """`wanted`: request id -> replacements, each {tap, file, tensor, first_row, columns}.
 
-    Made after the taps: a tap at the same place then records what the engine computed, and the replacement flows on.
+    Values that are not finite are not put: what was computed stays. Made after the taps: a tap at the same place then records what the engine computed, and the replacement flows on.
     Raises ValueError for a tap, file or shape that cannot be.
     """
 
@@ -52,7 +52,8 @@ class Replacements:
                     return None
                 new = value.clone(memory_format=torch.contiguous_format)
                 target = new.view(new.shape[0], -1)[place.start + begin - place.first : place.start + end - place.first]
-                target[:, left:right] = rows[begin - first_row : end - first_row].to(new)
+                given, there = rows[begin - first_row : end - first_row].to(new), target[:, left:right]
+                there.copy_(torch.where(torch.isfinite(given), given, there))
                 self.done[key] += end - begin
                 return new
             return None
