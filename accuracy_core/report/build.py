@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.prompts.conclusion import Conclusion
+from accuracy_core.prompts.kv_page import kv_script, kv_style
 from accuracy_core.prompts.triage import phase_text
 from accuracy_core.report.concluding import conclude_from_files
 from accuracy_core.report.document import ReportDocument, StageSummary, prompt_summaries
@@ -26,6 +27,9 @@ from accuracy_core.report.rendering import TEMPLATES, render, without_surrogates
 from accuracy_core.schemas import FaultSpec, ReportSection, RunDir, Tab, write_text
 
 log = logging.getLogger(__name__)
+
+#: in the order in which they run; what draws registers itself with charts.js
+SCRIPTS = ("charts.js", "tensors.js", "app.js")
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,7 @@ def _document(found: RunEvidence, decided: Conclusion, errors: dict[str, str]) -
             errors,
             "triage",
         ),
+        escalation=analysis.escalation if analysis else None,
         stages=[
             StageSummary(stage=record.stage, status=record.status, duration_s=record.duration_s, message=record.message)
             for record in stages
@@ -171,12 +176,13 @@ def _assets() -> dict[str, Any]:
     from plotly.offline import get_plotlyjs
 
     plotly = _inline(get_plotlyjs())
-    script = _inline("\n".join((TEMPLATES / name).read_text(encoding="utf-8") for name in ("charts.js", "app.js")))
+    scripts = [(TEMPLATES / name).read_text(encoding="utf-8") for name in SCRIPTS]
+    script = _inline("\n".join([*scripts, kv_script()]))
     policy = (
         f"default-src 'none'; script-src '{_sha256(script)}' '{_sha256(plotly)}'; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
-    style = _inline((TEMPLATES / "report.css").read_text(encoding="utf-8"))
+    style = _inline((TEMPLATES / "report.css").read_text(encoding="utf-8") + kv_style())
     # our own files, not input: they are inserted as they are
     return {"plotly": Markup(plotly), "script": Markup(script), "style": Markup(style), "policy": policy}
 

@@ -6,12 +6,17 @@ from datetime import datetime
 
 from pydantic import Field, JsonValue
 
-from accuracy_core.outcome import Banner, Outcome, Verdict
+from accuracy_core.outcome import Banner, Outcome, Verdict, worst
 from accuracy_core.prompts.conclusion import Conclusion
 from accuracy_core.report.evidence import LOGITS, RunEvidence
 from accuracy_core.schemas import (
     Culprit,
+    DivergentModule,
+    Escalation,
     FaultSpec,
+    KvPattern,
+    KvPlace,
+    ModuleMetrics,
     PairedTest,
     Part,
     Phase,
@@ -38,7 +43,17 @@ class PromptSummary(Part):
     worst_l2_ratio: float = float("nan")
     worst_linf_ratio: float = float("nan")
     golden_key: str | None = None
+    first_divergent: DivergentModule | None = Field(None, description="where tensor compare first found a difference")
+    wrong_modules: list[str] = Field(default_factory=list, description="modules beyond their limits, in order")
+    kv_pattern: KvPattern | None = Field(None, description="None: the KV cache was not compared")
+    kv_first_bad: KvPlace | None = None
     errors: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The worst of all plugins; None when none judged this prompt."""
+        measured = [verdict for verdict in self.verdicts.values() if verdict is not None]
+        return worst(measured) if measured else None
 
 
 class StageSummary(Part):
@@ -67,6 +82,7 @@ class ReportDocument(Schema):
     plugins: dict[str, PluginStatus] = Field(default_factory=dict)
     prompts: list[PromptSummary] = Field(default_factory=list)
     triage: list[str] = Field(default_factory=list, description="lit branches of the triage tree, parents first")
+    escalation: Escalation | None = Field(None, description="what triage did by itself")
     stages: list[StageSummary] = Field(default_factory=list)
     versions: dict[str, str] = Field(default_factory=dict)
     engine: dict[str, str] = Field(default_factory=dict, description="what the target reported about itself")
@@ -88,9 +104,15 @@ def _summary(found: RunEvidence, index: int, plugins: dict[str, PluginStatus]) -
     rows = result.rows if result is not None else []
     guards = [hit.guard for hit in result.guards] if result is not None else []
     guards += [hit.guard for row in rows for hit in row.guards]
-    verdicts = {name: status.per_prompt.get(key) for name, status in plugins.items()}
+    verdicts = {
+        name: status.per_prompt.get(key)
+        for name, status in plugins.items()
+        if key in status.per_prompt or key in status.errors or "plugin" in status.errors
+    }
     if result is not None:
         verdicts[LOGITS] = result.verdict
+    tensors, kv = found.tensors.get(index), found.witnesses.kv.get(index)
+    wrong = [] if tensors is None else sorted((row.order, row.module) for row in tensors.modules if _wrong(row))
     return PromptSummary(
         index=index,
         label=prompt.label,
@@ -103,12 +125,20 @@ def _summary(found: RunEvidence, index: int, plugins: dict[str, PluginStatus]) -
         worst_l2_ratio=_worst([row.l2_ratio for row in rows]),
         worst_linf_ratio=_worst([row.linf_ratio for row in rows]),
         golden_key=result.golden_key if result is not None else None,
+        first_divergent=tensors.first_divergent if tensors is not None else None,
+        wrong_modules=list(dict.fromkeys(module for _, module in wrong)),
+        kv_pattern=kv.pattern if kv is not None else None,
+        kv_first_bad=kv.first_bad if kv is not None else None,
         errors={
             name: status.errors.get(key) or status.errors["plugin"]
             for name, status in plugins.items()
             if key in status.errors or "plugin" in status.errors
         },
     )
+
+
+def _wrong(row: ModuleMetrics) -> bool:
+    return row.verdict is not None and row.verdict is not Verdict.PASS
 
 
 def _worst(values: list[float]) -> float:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from accuracy_core.errors import ConfigurationError
+from accuracy_core.prompts.evidence import LOGITS, Evidence, read_evidence
 from accuracy_core.prompts.prepared import PreparedPrompts
 from accuracy_core.prompts.triage import Location, Triage, triage
 from accuracy_core.schemas import (
@@ -18,11 +19,12 @@ from accuracy_core.schemas import (
     RunDir,
     StageRecord,
     TaskStatus,
+    TensorCompareResult,
     Tolerances,
 )
 from accuracy_core.schemas.base import Schema
 
-LOGITS = "logit_validation"
+__all__ = ["LOGITS", "EvidenceDir", "RunEvidence", "evidence", "taken_branch", "with_evidence"]
 
 
 class RunEvidence:
@@ -58,6 +60,24 @@ class RunEvidence:
             if result is not None:
                 found[prompt.index] = result
         return found
+
+    @cached_property
+    def tensors(self) -> dict[int, TensorCompareResult]:
+        """Tensor compare per prompt index; prompts without a result are absent."""
+        return self.witnesses.tensors
+
+    @cached_property
+    def witnesses(self) -> Evidence:
+        """What every plugin of the analysis found, per prompt."""
+        if self.analysis is None:
+            return Evidence()
+        escalation = self.analysis.escalation
+        return read_evidence(
+            self.run_dir,
+            [prompt.index for prompt in self.prompts.prompts],
+            self.analysis.plugins,
+            escalation.not_measured if escalation is not None else {},
+        )
 
     @cached_property
     def tolerances(self) -> Tolerances | None:
@@ -125,7 +145,7 @@ def evidence(run_dir: RunDir) -> RunEvidence:
 def taken_branch(found: RunEvidence) -> Triage:
     """Branch of the triage tree that this run took, with the phase that its analysis recorded."""
     location = Location(found.analysis.phase) if found.analysis is not None else None
-    return triage(list(found.logits.values()), found.plugin(LOGITS), location=location)
+    return triage(list(found.logits.values()), found.plugin(LOGITS), location=location, evidence=found.witnesses)
 
 
 def with_evidence(run_dir: RunDir) -> EvidenceDir:

@@ -9,14 +9,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from report_tensors import kv_result, proven, tensor_result
+
 from accuracy_core.numerics import default_tolerances
 from accuracy_core.outcome import Outcome, Verdict, worst
+from accuracy_core.prompts.evidence import KV, TENSORS, read_evidence
 from accuracy_core.prompts.prepared import PreparedPrompt, PreparedPrompts
 from accuracy_core.prompts.triage import Location, triage
 from accuracy_core.schemas import (
     EngineSpec,
+    Escalation,
     FaultSpec,
     GuardHit,
+    KvPattern,
     PairedTest,
     Phase,
     PluginStatus,
@@ -57,6 +62,9 @@ class Recipe:
     with_prompts: bool = True
     failed_stage: tuple[str, Outcome, str] | None = None
     errors: dict[str, str] = field(default_factory=dict)
+    module: str | None = None  # tap that tensor compare blames on the bad prompts
+    pattern: KvPattern | None = None  # what the KV cache of the bad prompts shows; None: not compared
+    confirmed: bool | None = True
 
 
 def build(root: Path, recipe: Recipe = Recipe()) -> RunDir:
@@ -154,10 +162,12 @@ def _prompts(run_dir: RunDir, recipe: Recipe) -> None:
         errors=recipe.errors,
     )
     phase = _phase(recipe)
+    plugins = {LOGITS: status, **_witnesses(run_dir, recipe, phase)}
     taken = triage(
         results,
         status,
         location=Location(phase, min(recipe.bad_tokens, default=None)),
+        evidence=read_evidence(run_dir, range(recipe.n_prompts), plugins),
         target="--model embedded --fault kv-slot",
         output="runs/example",
     )
@@ -167,11 +177,34 @@ def _prompts(run_dir: RunDir, recipe: Recipe) -> None:
         phase=taken.phase,
         n_prompts=len(prompts),
         curated=recipe.curated,
-        plugins={LOGITS: status},
-        culprit=taken.culprit,
+        plugins=plugins,
+        culprit=proven(taken.culprit, confirmed=recipe.confirmed) if recipe.module and taken.culprit else taken.culprit,
+        escalation=_escalation(recipe, plugins),
         engine={"engine": "vllm", "vllm": "0.32.0", "torch": "2.13.0"},
     )
     run_dir.write(run_dir.prompt_analysis_json, analysis)
+
+
+def _witnesses(run_dir: RunDir, recipe: Recipe, phase: Phase) -> dict[str, PluginStatus]:
+    found = {}
+    made = {
+        TENSORS: {i: tensor_result(i, recipe.module, phase) for i in recipe.bad_prompts} if recipe.module else {},
+        KV: {i: kv_result(i, recipe.pattern) for i in recipe.bad_prompts} if recipe.pattern else {},
+    }
+    for name, results in made.items():
+        for index, one in results.items():
+            run_dir.write(run_dir.prompt_result(index, name), one)
+        if results:
+            verdicts = {str(index): one.verdict for index, one in results.items()}
+            found[name] = PluginStatus(plugin=name, verdict=worst(list(verdicts.values())), per_prompt=verdicts)
+    return found
+
+
+def _escalation(recipe: Recipe, plugins: dict[str, PluginStatus]) -> Escalation | None:
+    ran = [name for name in plugins if name != LOGITS]
+    if not ran:
+        return None
+    return Escalation(prompts=list(recipe.bad_prompts), failing=len(recipe.bad_prompts), plugins=ran, duration_s=7.4)
 
 
 def _phase(recipe: Recipe) -> Phase:

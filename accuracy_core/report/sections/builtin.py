@@ -4,14 +4,17 @@ from accuracy_core.report.registry import register_section
 from accuracy_core.report.sections.kv_analysis import KVAnalysisPlugin
 from accuracy_core.report.sections.logit_validation import LogitValidationPlugin
 from accuracy_core.report.sections.overview import (
+    CulpritSection,
     LegendSection,
     PromptCardsSection,
     ProvenanceSection,
     TriageSection,
 )
 from accuracy_core.report.sections.task_analysis import TaskAnalysisPlugin
+from accuracy_core.report.sections.tensor_compare import TensorCompareSection
 
 for _section in (
+    CulpritSection(),
     PromptCardsSection(),
     TriageSection(),
     LegendSection(),
@@ -19,5 +22,6 @@ for _section in (
     TaskAnalysisPlugin(),
     LogitValidationPlugin(),
     KVAnalysisPlugin(),
+    TensorCompareSection(),
 ):
     register_section(_section)

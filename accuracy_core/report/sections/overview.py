@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import ClassVar
 
 from accuracy_core.prompts.triage import phase_text
@@ -40,8 +41,41 @@ class PromptCardsSection(ReportSection):
         )
 
 
+class CulpritSection(ReportSection):
+    """Where the fault sits, and the experiment that proves it."""
+
+    name: ClassVar[str] = "culprit"
+    title: ClassVar[str] = "Culprit"
+    tab: ClassVar[Tab] = Tab.OVERVIEW
+
+    def applies(self, run_dir: RunDir) -> bool:
+        analysis = evidence(run_dir).analysis
+        return analysis is not None and analysis.culprit is not None
+
+    def render(self, run_dir: RunDir) -> str:
+        analysis = evidence(run_dir).analysis
+        assert analysis is not None
+        assert analysis.culprit is not None
+        sizes = [size for trial in analysis.culprit.trials for size in (trial.l2_before, trial.l2_after)]
+        return render(
+            "overview_culprit.html.j2",
+            culprit=analysis.culprit,
+            escalation=analysis.escalation,
+            top=max((size for size in sizes if math.isfinite(size)), default=1.0),
+            share=_share,
+            phase_text=phase_text,
+        )
+
+
+def _share(value: float, top: float) -> float:
+    """Width of a bar in percent of the longest one, on a scale that keeps 1 visible beside 100; not finite is full."""
+    if not math.isfinite(value):
+        return 100.0
+    return 100.0 * math.log1p(max(value, 0.0)) / math.log1p(max(top, 1e-9))
+
+
 class TriageSection(ReportSection):
-    """The triage tree with the branch of this run lit up."""
+    """The triage trees with the branches of this run lit up."""
 
     name: ClassVar[str] = "triage"
     title: ClassVar[str] = "Triage"
@@ -53,14 +87,11 @@ class TriageSection(ReportSection):
     def render(self, run_dir: RunDir) -> str:
         found = evidence(run_dir)
         taken = taken_branch(found)
-        culprit = found.analysis.culprit if found.analysis is not None else None
         return render(
             "overview_triage.html.j2",
             nodes=load_triage_tree().node,
             lit={node.id for node in taken.lit},
             measured=bool(taken.facts),
-            culprit=culprit,
-            phase_text=phase_text,
         )
 
 
@@ -75,7 +106,9 @@ class LegendSection(ReportSection):
         return True
 
     def render(self, run_dir: RunDir) -> str:
-        return render("overview_legend.html.j2", tolerances=evidence(run_dir).tolerances)
+        return render(
+            "overview_legend.html.j2", tolerances=evidence(run_dir).tolerances, bounds=load_triage_tree().bounds
+        )
 
 
 class ProvenanceSection(ReportSection):

@@ -17,7 +17,7 @@ window.assayCharts = (function () {
   const palette = () => ({
     text: css("--text"), muted: css("--muted"), line: css("--line"), expected: css("--expected"),
     target: css("--target"), mark: css("--mark"), fail: css("--fail"), accent: css("--accent"), pass: css("--pass"),
-    suspect: css("--suspect"), none: css("--none"), good: css("--heat-good"), soft: css("--heat-soft"), worst: css("--heat-worst"),
+    suspect: css("--suspect"), surface: css("--surface"), none: css("--none"), good: css("--heat-good"), soft: css("--heat-soft"), worst: css("--heat-worst"),
   });
 
   // Token text comes from a model: plotly reads a few tags in hover texts, so they are disarmed here.
@@ -117,6 +117,18 @@ window.assayCharts = (function () {
     };
   }
 
+  // An empty frame for charts that do not run over generated tokens.
+  function frame(c, axes) {
+    const shape = layout({ batches: [] }, { levels: [], y: axes.y }, c);
+    Object.assign(shape.xaxis, { title: { text: axes.x, font: { size: 11, color: c.muted } } });
+    delete shape.xaxis.range;
+    delete shape.xaxis.tickformat;
+    shape.margin.r = 16;
+    return shape;
+  }
+
+  const plot = (element, traces, shape) => plotly().react(element, traces, shape, { displaylogo: false, responsive: true, displayModeBar: "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] });
+
   const measured = (traces) => traces.some((trace) => trace.y.some((value) => value !== null));
 
   function chart(element, data) {
@@ -128,7 +140,7 @@ window.assayCharts = (function () {
       element.parentElement.classList.add("unmeasured");
       return;
     }
-    plotly().react(element, spec.traces, layout(data, spec, c), { displaylogo: false, responsive: true, displayModeBar: "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] });
+    plot(element, spec.traces, layout(data, spec, c));
   }
 
   // All prompts at a glance: log10 of the L2 ratio, prompt by token.
@@ -165,7 +177,13 @@ window.assayCharts = (function () {
 
   const dataOf = (id) => JSON.parse(document.getElementById("data-" + id).textContent);
 
+  // Other scripts add what they draw: a selector, and a function that draws one such element (again, after a change of
+  // colours).
+  const drawers = [];
+  const register = (selector, make) => drawers.push([selector, make]);
+
   function draw(panel) {
+    for (const [selector, make] of drawers) for (const element of panel.querySelectorAll(selector)) if (!drawn.has(element)) { drawn.add(element); make(element); }
     for (const element of panel.querySelectorAll("[data-heat]")) if (!drawn.has(element)) { drawn.add(element); heat(element); }
     for (const box of panel.querySelectorAll("[data-charts]")) {
       if (drawn.has(box)) continue;
@@ -177,6 +195,8 @@ window.assayCharts = (function () {
 
   function restyle() {
     for (const box of drawn) {
+      const own = drawers.find(([selector]) => box.matches(selector));
+      if (own) { own[1](box); continue; }
       if (box.dataset.heat !== undefined) { heat(box); continue; }
       const data = dataOf(box.dataset.charts);
       for (const element of box.querySelectorAll("[data-chart]")) chart(element, data);
@@ -212,5 +232,6 @@ window.assayCharts = (function () {
     for (const plot of document.querySelectorAll(".js-plotly-plot")) if (plot.offsetParent) window.Plotly.Plots.resize(plot);
   }
 
-  return { draw, restyle, resize };
+  const times = { tickvals: STEPS, ticktext: STEPS.map((v) => v + "×") };
+  return { draw, restyle, resize, register, frame, plot, palette, safe, times };
 })();
