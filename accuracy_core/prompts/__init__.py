@@ -16,7 +16,8 @@ from accuracy_core.prompts.triage import Triage, phase_text, triage
 
 __all__ = [
     "Conclusion", "KvCachePlugin", "LogitValPlugin", "PLUGIN_REGISTRY", "PluginContext", "PreparedPrompt",
-    "PreparedPrompts", "PromptAnalysisResult", "PromptPlugin", "Triage", "claim_directory", "compute_goldens", "conclude",
+    "PreparedPrompts", "PromptAnalysisResult", "PromptPlugin", "Triage", "claim_directory", "compute_goldens",
+    "conclude",
     "conclude_error", "curated_prompts", "make_plugins", "phase_text", "prepare_prompts", "register", "run_plugins",
     "run_prompt_analysis", "triage",
 ]  # fmt: skip

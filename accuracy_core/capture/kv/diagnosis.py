@@ -50,28 +50,33 @@ class Diagnosis:
         """Take in one layer."""
         if self.cache_fault:
             return
-        rows = {which: side.bad_rows() for which, side in judged.items()}
-        bad = any(bool(mask.any()) for mask in rows.values())
-        odd = {which: side.odd | rows[which] for which, side in judged.items()}
-        if not any(bool(mask.any()) for mask in odd.values()):
-            return
+        bad = {which: side.bad_rows() for which, side in judged.items()}
+        odd = {which: side.odd | bad[which] for which, side in judged.items()}
         first_time = self.found.place is None
-        findings = {which: self._recognise(layer, which, odd[which]) for which in WHICH if bool(odd[which].any())}
-        certain = _agreed(findings)
+        findings, certain = self._explained(layer, bad, odd)
         differs = any(side.wrong is not None and bool(side.wrong.any()) for side in judged.values())
-        if not (certain or differs or (bad and first_time)):
+        if not findings or not (certain or differs or first_time):
             return
-        if not certain:  # rows that are merely odd prove nothing
-            findings = {which: self._recognise(layer, which, rows[which]) for which in WHICH if bool(rows[which].any())}
         shown = min(findings.values(), key=lambda item: (_place(item), WHICH.index(item.place.which)))
         self.found = FirstFault(shown.pattern, shown.place)
         self.evidence = [text for item in findings.values() for text in item.evidence]
         known = all(side.wrong is not None for side in judged.values())
         self.cache_fault = self._judge(shown.pattern, certain, differs, known)
-        self._rows = torch.stack([mask.any(0) for mask in (odd if certain else rows).values()]).any(0)
+        self._rows = torch.stack([item.rows.any(0) for item in findings.values()]).any(0)
         self._explain(layer.layer, differs, known)
         if certain:
             self._proof = self._certain_hit(shown)
+
+    def _explained(
+        self, layer: LayerKv, bad: dict[Which, torch.Tensor], odd: dict[Which, torch.Tensor]
+    ) -> tuple[dict[Which, Found], bool]:
+        """Patterns of the bad rows, and whether they prove a fault of the cache. Rows that are merely odd count where
+        they prove one: behind a router the fault may be no larger than a jump of the noise."""
+        findings = {which: self._recognise(layer, which, bad[which]) for which in WHICH if bool(bad[which].any())}
+        if _agreed(findings) or all(torch.equal(bad[which], odd[which]) for which in WHICH):
+            return findings, _agreed(findings)
+        other = {which: self._recognise(layer, which, odd[which]) for which in WHICH if bool(odd[which].any())}
+        return (other, True) if _agreed(other) else (findings, False)
 
     def _recognise(self, layer: LayerKv, which: Which, rows: torch.Tensor) -> Found:
         return recognise(

@@ -51,7 +51,7 @@ def moved_rows(
     """
     if not len(positions) or fp32.shape[1] < 2:
         return None
-    picked = positions[:: max(1, -(-len(positions) // _SAMPLE))]
+    picked = positions[:_SAMPLE]
     t = target[heads][:, picked].transpose(0, 1).flatten(1).double()
     f = fp32[heads].transpose(0, 1).flatten(1).double()
     distance = torch.cdist(t, f, compute_mode="donot_use_mm_for_euclid_dist").square()

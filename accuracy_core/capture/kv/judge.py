@@ -76,7 +76,7 @@ def judge_side(
     A row is bad when its L2 or L-inf ratio reaches the limit and its relative error exceeds `run_envelope` times the
     reference's largest in this layer, or when it holds a value that is not finite. Behind a router (`routed`) rows of
     equally right computations jump by as much as another expert makes: there the relative error must reach
-    `routed_relative`, too.
+    `routed_relative`, too, and heads are not judged as a group.
     """
     rows = measure_rows(sides.fp32, sides.expected, sides.target)
     present = sides.present if sides.present is not None else torch.ones(rows.l2.shape[1], dtype=torch.bool)
@@ -94,6 +94,8 @@ def judge_side(
     count = kept.shape[1]
     # as for logits: a mean of n rows scatters sqrt(n) times less than they do
     limit = limits.head_ratio * math.exp(limits.head_z * limits.head_log_spread / math.sqrt(max(count, 1)))
+    if routed:  # another expert at an early position changes every later row that attends to it
+        limit = math.inf
     return JudgedSide(
         layer=layer,
         which=which,
@@ -107,17 +109,19 @@ def judge_side(
         bad=bad,
         typical=torch.tensor([typical_ratio(head, limits.l2_ratio) for head in kept], dtype=torch.float64),
         typical_limit=limit if count >= limits.head_min_rows else math.inf,
-        bc=_overlap(rows, limits),
-        layer_bc=float(_overlap(rows, limits, together=True)[0]),
+        bc=_overlap(rows, limits, noise),
+        layer_bc=float(_overlap(rows, limits, noise, together=True)[0]),
         row_limit=row_limit,
         wrong=not_as_given(sides, cache_dtype),
     )
 
 
-def _overlap(rows: KvRows, limits: KvLimits, *, together: bool = False) -> torch.Tensor:
+def _overlap(rows: KvRows, limits: KvLimits, noise: Noise, *, together: bool = False) -> torch.Tensor:
     assert rows.base_cells is not None
     assert rows.target_cells is not None
     base, target = rows.base_cells, rows.target_cells
     if together:
         base, target = base.sum(0, keepdim=True), target.sum(0, keepdim=True)
+    if noise.share > 0:  # no reference with noise of its own: there is no distribution to overlap with
+        return torch.full((len(base),), torch.nan, dtype=torch.float64)
     return bhattacharyya(base, target, min_samples=limits.bc_min_samples)

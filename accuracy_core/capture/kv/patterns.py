@@ -17,10 +17,12 @@ _USUAL_BLOCKS = (128, 64, 32, 16)
 
 @dataclass(frozen=True)
 class Found:
-    """`certain`: the values themselves prove that the cache holds the wrong rows, whatever the size of the error."""
+    """`rows` (heads, positions) bool: what the pattern covers; `place`: the first of them in the order of writing.
+    `certain`: the values themselves prove that the cache holds the wrong rows, whatever the size of the error."""
 
     pattern: KvPattern
     place: KvPlace
+    rows: torch.Tensor
     certain: bool = False
     evidence: list[str] = field(default_factory=list)
 
@@ -42,7 +44,8 @@ def recognise(
     present = sides.present if sides.present is not None else torch.ones(rows.shape[1], dtype=torch.bool)
 
     def found(pattern: KvPattern, *evidence: str, certain: bool = False, at: torch.Tensor | None = None) -> Found:
-        return Found(pattern, _first(layer, which, rows if at is None else at), certain, list(evidence))
+        covered = rows if at is None else at
+        return Found(pattern, _first(layer, which, covered), covered, certain, list(evidence))
 
     broken = rows & ~target.isfinite().all(-1)
     if bool(broken.any()):
@@ -57,7 +60,9 @@ def recognise(
     filled = positions[~(empty | ~rows).all(0)[positions]]
     moved = moved_rows(target, fp32, heads, filled, limits.match_share)
     if moved is not None and len(moved.source) >= limits.pattern_share * moved.looked_at:
-        return _moved(found, here, moved, positions, block_size, limits)
+        covered = empty.any(0)
+        covered[[*moved.source, *filled[moved.looked_at :].tolist()]] = True
+        return _moved(found, here, moved, rows & covered, block_size, limits)
 
     bad_heads = [h for h in heads.nonzero().flatten().tolist() if _whole(rows[h], present, limits)]
     swaps = swapped_heads(target, fp32, bad_heads, present, limits.match_share) if bad_heads else {}
@@ -114,7 +119,7 @@ def _moved(
     found: object,
     here: str,
     moved: Moved,
-    positions: torch.Tensor,
+    rows: torch.Tensor,
     block_size: int | None,
     limits: KvLimits,
 ) -> Found:
@@ -123,15 +128,15 @@ def _moved(
     examples = ", ".join(f"position {p} holds {q}" for p, q in sorted(moved.source.items())[:4])
     text = f"{here}: {examples}"
     offsets = {q - p for p, q in moved.source.items()}
-    if len(positions) == 1:
-        result: Found = found(KvPattern.ONE_SLOT, text, certain=True)
+    if int(rows.any(0).sum()) == 1:
+        result: Found = found(KvPattern.ONE_SLOT, text, certain=True, at=rows)
     elif block_size and all(offset % block_size == 0 for offset in offsets):
         blocks = f"block {first // block_size} holds block {moved.source[first] // block_size}"
-        result = found(KvPattern.FROM_BLOCK, f"{text}: {blocks}", certain=True)
+        result = found(KvPattern.FROM_BLOCK, f"{text}: {blocks}", certain=True, at=rows)
     elif moved.share >= limits.pattern_share:
-        result = found(KvPattern.SHIFTED, f"{text}: written {-moved.offset:+d} slots away", certain=True)
+        result = found(KvPattern.SHIFTED, f"{text}: written {-moved.offset:+d} slots away", certain=True, at=rows)
     else:
-        result = found(KvPattern.SHIFTED, f"{text}: rows of other positions", certain=True)
+        result = found(KvPattern.SHIFTED, f"{text}: rows of other positions", certain=True, at=rows)
     return result
 
 
