@@ -6,9 +6,10 @@ import json
 import os
 from pathlib import Path
 
+from accuracy_core.engines.checkpoint import effective_config
 from accuracy_core.engines.cores import CoreLease
+from accuracy_core.engines.injected import injected_fault
 from accuracy_core.engines.interpreter import FOREIGN_VARIABLES
-from accuracy_core.faults import resolve_fault
 from accuracy_core.schemas import EngineSpec, Platform
 
 #: folder that is put on the engine's PYTHONPATH; `assay_inside` in it runs there
@@ -47,8 +48,9 @@ def engine_environment(
         environment |= {"HF_HUB_OFFLINE": "1"}
     if spec.platform is Platform.CPU:
         environment |= _cpu_environment(spec)
-    if spec.fault is not None:
-        environment[FAULT_VARIABLE] = json.dumps(resolve_fault(spec.fault).to_dict())
+    fault = injected_fault(spec, effective_config(spec, model)) if spec.fault is not None else None
+    if fault is not None:
+        environment[FAULT_VARIABLE] = json.dumps(fault.to_dict())
     user_extension = spec.engine_args.get("worker_extension_cls")
     if user_extension:
         environment[USER_EXTENSION_VARIABLE] = str(user_extension)

@@ -41,6 +41,7 @@ def result(request: ReplayRequest, answer: Mapping[str, Any], scratch: Path) -> 
         request_id=request.request_id,
         token_ids=answer["token_ids"],
         argmax_ids=answer["argmax_ids"],
+        seen_prompt_ids=answer.get("prompt") or [],
         tensors=str(_path(request, scratch)),
         names=answer.get("names") or ["logits"],
         shards=answer.get("shards") or [],

@@ -12,6 +12,7 @@ from accuracy_core.engines.checkpoint import check_lengths, effective_config, re
 from accuracy_core.engines.cores import CoreLease, lease_cores
 from accuracy_core.engines.environment import engine_environment
 from accuracy_core.engines.failures import start_error
+from accuracy_core.engines.injected import injected_fault
 from accuracy_core.engines.interpreter import check_interpreter, find_interpreter
 from accuracy_core.engines.logs import FailureKind, log_tail
 from accuracy_core.engines.messages import message, result
@@ -19,9 +20,8 @@ from accuracy_core.engines.protocol import Capabilities, Progress
 from accuracy_core.engines.replaying import refusal, replay_each
 from accuracy_core.engines.scratch import Scratch
 from accuracy_core.engines.supervised import DEFAULT_GRACE_S, SupervisedProcess, start_supervised
-from accuracy_core.errors import EngineDiedError, EngineStartError, NotMeasuredError
-from accuracy_core.faults import resolve_fault
-from accuracy_core.schemas import EngineSpec, ReplayRequest, ReplayResult
+from accuracy_core.errors import ConfigurationError, EngineDiedError, EngineStartError, NotMeasuredError
+from accuracy_core.schemas import EngineSpec, FaultSpec, ReplayRequest, ReplayResult
 
 #: how tokens are forced: `auto` takes the best route that was probed to work
 OfflineRoute = Literal["auto", "forced_decode", "reprompt"]
@@ -63,8 +63,7 @@ class OfflineVllmEngine:
         self.spec = spec
         model = resolve_checkpoint(spec)
         self._config = effective_config(spec, model)
-        if spec.fault is not None:
-            resolve_fault(spec.fault, num_layers=self._config.get("num_hidden_layers"))
+        injected_fault(spec, self._config)
         python = find_interpreter(spec)
         check_interpreter(python)
         given, own = offline_arguments(spec, model, self._config)
@@ -126,6 +125,17 @@ class OfflineVllmEngine:
     def log_tail(self, lines: int = 30) -> str:
         """Last lines of the engine's log."""
         return log_tail(self.log_path, lines)
+
+    def set_fault(self, fault: FaultSpec | None) -> None:
+        """Take the injected fault out of the loaded model and put `fault` in; None leaves a clean engine.
+
+        Raises ConfigurationError for a fault that this model cannot have, and when this vLLM has no place for it.
+        """
+        chosen = injected_fault(self.spec, self._config, fault) if fault is not None else None
+        answer = self._ask(self._request_timeout_s, op="fault", fault=None if chosen is None else chosen.to_dict())
+        self.spec = self.spec.model_copy(update={"fault": None if answer["error"] else fault})
+        if answer["error"]:
+            raise ConfigurationError(str(answer["error"]), fix="choose another fault; the engine is clean now")
 
     def module_names(self) -> dict[str, str]:
         """Dotted module name -> class name; a module that several places share is listed at each."""

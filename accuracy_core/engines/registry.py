@@ -83,12 +83,11 @@ def check_spec(spec: EngineSpec) -> None:
     that exclude each other, more cores than this host has.
     """
     from accuracy_core.engines.checkpoint import effective_config, resolve_checkpoint
-    from accuracy_core.faults import resolve_fault
+    from accuracy_core.engines.injected import injected_fault
 
     kind = engine_kind(spec.engine)
     config = effective_config(spec, resolve_checkpoint(spec))
-    if spec.fault is not None:
-        resolve_fault(spec.fault, num_layers=config.get("num_hidden_layers"))
+    injected_fault(spec, config, engine="transformers" if spec.engine == "transformers" else "vllm")
     kind.check(spec)
     needed, there = leases_needed(spec), platform_cores(spec.platform)
     if needed > len(there):

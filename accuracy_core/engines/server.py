@@ -15,12 +15,12 @@ from accuracy_core.engines.checkpoint import effective_config, overridden_genera
 from accuracy_core.engines.cores import CoreLease
 from accuracy_core.engines.environment import engine_environment
 from accuracy_core.engines.failures import start_error
+from accuracy_core.engines.injected import injected_fault
 from accuracy_core.engines.interpreter import check_interpreter, find_interpreter
 from accuracy_core.engines.logs import FIXES, FailureKind, classify, log_tail
 from accuracy_core.engines.scratch import Scratch
 from accuracy_core.engines.supervised import DEFAULT_GRACE_S, SupervisedProcess, start_supervised
 from accuracy_core.errors import EngineArgumentError, EngineDiedError, EngineStartError, InfrastructureError
-from accuracy_core.faults import resolve_fault
 from accuracy_core.schemas import EngineSpec
 
 HOST = "127.0.0.1"
@@ -133,7 +133,7 @@ def start_server(
     model = resolve_checkpoint(spec)
     config = effective_config(spec, model)
     if spec.fault is not None:
-        resolve_fault(spec.fault, num_layers=config.get("num_hidden_layers"))
+        injected_fault(spec, config)
     python = find_interpreter(spec)
     check_interpreter(python)
     name = served_model_name or spec.model

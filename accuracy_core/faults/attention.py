@@ -51,7 +51,8 @@ def inject_causal(model: nn.Module, fault: ResolvedFault) -> Removal:
 
 
 def inject_window(model: nn.Module, fault: ResolvedFault) -> Removal:
-    layers = set(sliding_layers(model.config.to_dict())) if fault.layer is None else {fault.layer}
+    config: Any = model.config
+    layers = set(sliding_layers(config.to_dict())) if fault.layer is None else {fault.layer}
 
     def wrong(right: Any, module: Any, query: Any, key: Any, value: Any, mask: Any, kwargs: dict[str, Any]) -> Any:
         allowed = allowed_keys(mask, query.shape[-2], key.shape[-2])

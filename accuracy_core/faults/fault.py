@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 FaultLevel = Literal["config", "tensors", "kv", "logits"]
 #: engines that a fault can be injected into
 FaultEngine = Literal["transformers", "vllm"]
+#: attribute of a Hugging Face model under which a wrong sampler is kept: `(row (vocab,)) -> token id`
+SAMPLER = "assay_sampler"
 #: undoes an injection
 Removal = Callable[[], None]
 #: a checkpoint's parsed config.json (its text model's part)

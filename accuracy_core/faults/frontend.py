@@ -7,11 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from accuracy_core.faults.fault import Fault, Removal, ResolvedFault
+from accuracy_core.faults.fault import SAMPLER, Fault, Removal, ResolvedFault
 from accuracy_core.schemas import Phase
-
-#: attribute of a model under which a wrong sampler is kept: `(row (vocab,)) -> token id`
-SAMPLER = "assay_sampler"
 
 
 def inject_double_bos(model: nn.Module, fault: ResolvedFault) -> Removal:

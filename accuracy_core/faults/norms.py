@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -58,9 +59,7 @@ def inject_no_upcast(model: nn.Module, fault: ResolvedFault) -> Removal:
 
         return forward
 
-    return together(
-        replace_forward(norm, lambda right, norm=norm: make(norm, right)) for norm in norms_of(model, fault)
-    )
+    return together(replace_forward(norm, partial(make, norm)) for norm in norms_of(model, fault))
 
 
 def truncate(x: torch.Tensor, mantissa_bits: int) -> torch.Tensor:
@@ -81,9 +80,7 @@ def inject_truncation(model: nn.Module, fault: ResolvedFault) -> Removal:
 
         return forward
 
-    return together(
-        replace_forward(norm, lambda right, norm=norm: make(norm, right)) for norm in norms_of(model, fault)
-    )
+    return together(replace_forward(norm, partial(make, norm)) for norm in norms_of(model, fault))
 
 
 _FIRST_NORM = "model.layers.{layer}.input_layernorm"

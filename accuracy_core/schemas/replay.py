@@ -71,6 +71,9 @@ class ReplayResult(Schema):
     request_id: str
     token_ids: list[int] = Field(description="tokens that the engine emitted, one per recorded row")
     argmax_ids: list[int] = Field(default_factory=list, description="argmax of each recorded row")
+    seen_prompt_ids: list[int] = Field(
+        default_factory=list, description="prompt as the engine's model runner was given it; empty: not known"
+    )
     tensors: str | None = Field(None, description="path of the safetensors file")
     names: list[str] = Field(default_factory=list, description="names of the tensors in it")
     shards: list[str] = Field(default_factory=list, description="captures of tensor-parallel ranks 1, 2, …")

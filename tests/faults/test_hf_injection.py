@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.faults import FAULTS, resolve_fault
-from accuracy_core.faults.frontend import SAMPLER
+from accuracy_core.faults.fault import SAMPLER
 from accuracy_core.faults.kv_cache import shifted_slot, shifting_cache, short_stride_slot
 from accuracy_core.models.architectures import ARCHITECTURES, architecture_checkpoint
 from accuracy_core.schemas import FaultSpec, Phase

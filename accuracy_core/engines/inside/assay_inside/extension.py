@@ -38,6 +38,15 @@ class WorkerExtension(_user_extension()):  # type: ignore[misc]
 
         return [list(item) for item in taps.names(steps.model_of(self.model_runner))]
 
+    def assay_set_fault(self, fault: str) -> Dict[str, Any]:
+        """Take out the fault that is there and put in `fault`, as JSON ("null": none)."""
+        faults.remove_all()
+        wanted = json.loads(fault)
+        try:
+            return {"modules": faults.inject(self.model_runner, wanted) if wanted else [], "error": ""}
+        except (ValueError, AttributeError, TypeError) as error:  # an error in a worker would end the engine
+            return {"modules": [], "error": str(error)}
+
     def assay_begin(self, requests: str) -> str:
         """Put hooks in place for `requests` (see `capturing.Capturing`), as JSON. Returns what is wrong, or ""."""
         from assay_inside import capturing
@@ -65,6 +74,7 @@ class WorkerExtension(_user_extension()):  # type: ignore[misc]
 
         answer: Dict[str, Any] = {"rank": int(getattr(self, "rank", 0)), "rows": 0, "path": None, "error": ""}
         try:
+            answer["prompt"] = forcing.take_prompt(request_id)
             rows = forcing.take_rows(request_id)
             logits = torch.stack(rows) if rows else None
             tensors: Dict[str, torch.Tensor] = {}

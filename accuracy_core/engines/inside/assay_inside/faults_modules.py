@@ -42,7 +42,7 @@ def nan_module(runner: Any, fault: Dict[str, Any], undo: Undo) -> List[str]:
         return spoiled
 
     def clear_caches() -> None:
-        """NaN in unused slots of a block would spoil later requests: a masked slot's weight is 0, and 0 * NaN is NaN."""
+        """NaN in unused slots would spoil later requests: a masked slot's weight is 0, and 0 * NaN is NaN."""
         for cache in getattr(runner, "kv_caches", []):
             cache.zero_()
 

@@ -23,6 +23,8 @@ FORCE = "assay_force"
 
 #: request's assay id -> step -> raw row, float32 (vocab,), on the CPU. Filled in the process that samples.
 ROWS: Dict[str, Dict[int, torch.Tensor]] = {}
+#: request's assay id -> its prompt as the runner was given it (first runner only)
+PROMPTS: Dict[str, List[int]] = {}
 
 
 def settings(params: Any) -> Optional[Tuple[Optional[str], Optional[List[int]]]]:
@@ -40,6 +42,11 @@ def take_rows(request_id: str) -> List[torch.Tensor]:
     if missing:
         raise ValueError("rows of request %s are missing at steps %s" % (request_id, missing))
     return [rows[step] for step in range(len(rows))]
+
+
+def take_prompt(request_id: str) -> List[int]:
+    """Prompt ids that the runner was given for `request_id`, and forget them. Empty where they are not known."""
+    return PROMPTS.pop(request_id, [])
 
 
 class RecordAndForce(V1Processor, V2Processor):
@@ -74,11 +81,13 @@ class RecordAndForce(V1Processor, V2Processor):
             return
         for index in batch_update.removed:
             self.requests.pop(index, None)
-        for index, params, _prompt, output in batch_update.added:
+        for index, params, prompt, output in batch_update.added:
             self.requests.pop(index, None)
             found = settings(params)
             if found is not None:
                 self.requests[index] = (found[0], found[1], output)
+                if found[0] is not None:
+                    PROMPTS[found[0]] = list(prompt or ())
         for source, target, direction in batch_update.moved:
             first, second = self.requests.pop(source, None), self.requests.pop(target, None)
             if first is not None:

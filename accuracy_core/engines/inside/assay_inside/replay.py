@@ -88,6 +88,7 @@ class Replayer:
         return {
             "rows": first["rows"],
             "argmax": first.get("argmax", []),
+            "prompt": first.get("prompt", []),
             "names": first.get("names", []),
             "shards": [answer["path"] for answer in others],
             "missing": missing,

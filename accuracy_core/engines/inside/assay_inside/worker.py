@@ -4,6 +4,8 @@
     <- {"event": "ready", "capabilities": {...}, "reasons": {...}, "versions": {...}, "vocab_size": N}
     -> {"op": "modules"}
     <- {"event": "modules", "modules": [[NAME, CLASS], ...]}
+    -> {"op": "fault", "fault": null or {...}}: in place of the one that is there
+    <- {"event": "fault", "modules": [...], "error": TEXT or ""}
     -> {"op": "replay", "requests": [{"id": ID, "prompt": [...], "forced": [...], "count": N, "path": FILE,
         "capture": null or see `capturing.Capturing`}, ...]}; several run together
     <- {"event": "results", "results": [{"token_ids": [...], "argmax_ids": [...], "names": [...], "missing": {...},
@@ -57,6 +59,9 @@ class Engine:
         captures = probing_captures.probe(self, request["scratch"])
         for part in ("capabilities", "reasons"):
             self.probed[part].update(captures[part])
+
+    def set_fault(self, fault: Any) -> Dict[str, Any]:
+        return self.llm.collective_rpc("assay_set_fault", args=(json.dumps(fault),))[0]
 
     def modules(self) -> List[List[str]]:
         return self.llm.collective_rpc("assay_modules")[0]
@@ -128,6 +133,9 @@ def serve(channel: Channel) -> int:
             continue
         if request["op"] == "modules":
             channel.send(event="modules", modules=engine.modules())
+            continue
+        if request["op"] == "fault":
+            channel.send(event="fault", **engine.set_fault(request["fault"]))
             continue
         try:
             channel.send(event="results", results=engine.replay(request["requests"]))
