@@ -58,6 +58,7 @@ def head_first(tensor: torch.Tensor, tokens: int, like: torch.Tensor | None) -> 
 def put_rows(rows: torch.Tensor, values: Sequence[TapValue], first_position: int, tap: str) -> torch.Tensor:
     """A copy of `rows` (positions `first_position` …) with the given values in place; `rows` itself if none fall in.
 
+    Values that are not finite are not put: what was computed stays.
     Raises InputMismatchError, naming both shapes, for values that do not fit.
     """
     last, result = first_position + rows.shape[0], None
@@ -73,6 +74,7 @@ def put_rows(rows: torch.Tensor, values: Sequence[TapValue], first_position: int
             continue
         if result is None:
             result = rows.clone()
-        given = value.rows[begin - value.first_row : end - value.first_row]
-        result[begin - first_position : end - first_position, start:stop] = given.to(result.device, result.dtype)
+        given = value.rows[begin - value.first_row : end - value.first_row].to(result.device, result.dtype)
+        place = result[begin - first_position : end - first_position, start:stop]
+        place.copy_(torch.where(torch.isfinite(given), given, place))
     return rows if result is None else result

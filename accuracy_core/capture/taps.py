@@ -24,6 +24,8 @@ from dataclasses import dataclass
 
 _RAW = re.compile(r"^(?P<module>[A-Za-z0-9_.]*):(?P<point>out\d+|in\d+|query|key|value|attn)$")
 
+_LAYER = re.compile(r"^(?:\w+\.)*(?:layers|h)\.(\d+)(?:\.|$)")
+
 #: prefixes of tensor names in a replay's safetensors file
 TAP_PREFIX = "tap."
 KV_PREFIX = "kv."
@@ -52,6 +54,12 @@ class RawTap:
         """Number of the output or argument; -1 for the points of an attention kernel."""
         digits = self.point.lstrip("outin")
         return int(digits) if digits.isdigit() else -1
+
+
+def layer_of(tap: str) -> int | None:
+    """Number of the decoder layer that a canonical tap belongs to; None for what is outside of the layers."""
+    found = _LAYER.search(tap)
+    return int(found[1]) if found else None
 
 
 def tap_tensor_name(raw: RawTap | str) -> str:

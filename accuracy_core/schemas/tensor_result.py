@@ -29,7 +29,13 @@ class ModuleMetrics(Part):
     local_l2: float = float("nan")
     local_base_l2: float = float("nan")
     local_ratio: float = float("nan")
+    local_row_ratio: float = Field(float("nan"), description="largest local ratio of a single position")
+    local_head_ratio: float = Field(float("nan"), description="largest local ratio of a single head")
+    local_scale_ratio: float = Field(
+        float("nan"), description="common factor of the positions' errors, as a multiple of the reference's"
+    )
     worst_position: int | None = None
+    worst_head: int | None = None
     nonfinite: int = Field(0, description="values that are NaN or infinite in the target and not in the reference")
     verdict: Verdict | None = None
     problem: str = Field("", description="why it was not measured, or what is wrong with its shape")
@@ -48,6 +54,20 @@ class DivergentModule(Part):
     evidence: str = ""
 
 
+class DepthGrowth(Part):
+    """Relative L2 error of the residual stream after each layer, and how it grows: `error ~ depth ** exponent`.
+
+    Independent rounding in every layer adds up like the square root of the depth (exponent .5); a fault that pushes
+    every layer the same way adds up linearly (exponent 1).
+    """
+
+    layers: list[int]
+    error: list[float]
+    base_error: list[float]
+    exponent: float = float("nan")
+    base_exponent: float = float("nan")
+
+
 class TensorCompareResult(Schema):
     """`prompt_analysis/prompt_<i>/tensor_compare_result.json`."""
 
@@ -62,8 +82,10 @@ class TensorCompareResult(Schema):
     progression: dict[str, list[float]] = Field(
         default_factory=dict, description="layer output tap -> relative L2 error per position"
     )
+    depth: DepthGrowth | None = None
     guards: list[GuardHit] = Field(default_factory=list)
     missing: dict[str, str] = Field(default_factory=dict, description="tap -> why it is not there")
+    notes: list[str] = Field(default_factory=list, description="what is worth knowing and judges nothing")
     error: str | None = None
 
 
