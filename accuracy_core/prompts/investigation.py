@@ -9,7 +9,7 @@ from typing import Any
 
 from accuracy_core.errors import AssayError, InfrastructureError
 from accuracy_core.outcome import Verdict
-from accuracy_core.prompts.confirm import candidates_of, confirm, open_case, size
+from accuracy_core.prompts.confirm import candidates_of, confirm, control_tap, open_case, size
 from accuracy_core.prompts.context import PluginContext
 from accuracy_core.prompts.escalation import ESCALATED, escalate
 from accuracy_core.prompts.evidence import LOGITS, TENSORS, Evidence, read_evidence
@@ -18,6 +18,7 @@ from accuracy_core.prompts.prepared import PreparedPrompts
 from accuracy_core.prompts.registry import PLUGIN_REGISTRY, make_plugins
 from accuracy_core.prompts.running import Work
 from accuracy_core.prompts.triage import Location, Triage, triage
+from accuracy_core.prompts.triage_tree import load_triage_tree
 from accuracy_core.schemas import Culprit, EngineSpec, PromptAnalysisStatus, PromptResult, RunDir
 
 
@@ -131,8 +132,12 @@ def _proven(found: Triage, ctx: PluginContext, work: Work) -> Culprit | None:
     failed = [row.module for row in ordered if row.verdict is Verdict.FAIL]
     try:
         case = open_case(ctx, place[chosen])
-        injections = captured_injections(ctx, evidence.tensors[chosen])
-        return confirm(culprit, candidates_of(culprit, failed), case, ctx, injections)
+        candidates = candidates_of(culprit, failed)
+        order = list(dict.fromkeys(row.module for row in ordered))
+        controls = [control_tap(module, order, load_triage_tree()) for module in candidates]
+        wanted = list(dict.fromkeys([*candidates, *(tap for tap in controls if tap is not None)]))
+        with captured_injections(ctx, case.position, case.forced, order, wanted) as injections:
+            return confirm(culprit, candidates, case, ctx, injections)
     except (AssayError, OSError) as error:
         text = error.message if isinstance(error, AssayError) else str(error)
         if isinstance(error, InfrastructureError):

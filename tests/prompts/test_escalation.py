@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -62,7 +63,7 @@ class Setting:
     def run(self, plugins=("logit_validation",), *, spec=SPEC, **more):
         self.monkeypatch.setitem(PLUGIN_REGISTRY, "tensor_compare", lambda **options: self.with_options(options))
         self.monkeypatch.setitem(PLUGIN_REGISTRY, "kv_cache", lambda: self.kv)
-        self.monkeypatch.setattr(injections_module, "captured_injections", lambda *args: self.injections)
+        self.monkeypatch.setattr(injections_module, "captured_injections", lambda *args: nullcontext(self.injections))
         return run_prompt_analysis(
             spec, PROMPTS, list(plugins), self.tmp_path / "run", 8, goldens=self.goldens, tokenizer=FakeTokenizer(),
             engine_factory=lambda _: self.engine, **more,
