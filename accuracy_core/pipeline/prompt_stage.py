@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from accuracy_core.engines.cores import CoreLease, lease_cores
+from accuracy_core.engines.cores import CoreLease
 from accuracy_core.engines.protocol import TargetEngine
 from accuracy_core.engines.registry import open_engine
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.pipeline import progress
+from accuracy_core.pipeline.device import wait_for_cores
 from accuracy_core.pipeline.evaluation import local_path
 from accuracy_core.pipeline.mirror import synchronised
 from accuracy_core.pipeline.run import Run
@@ -142,9 +143,8 @@ def _chosen(run: Run, tokenizer: Any, longest: int | None) -> list[str] | Prepar
 
 
 def _device(run: Run) -> CoreLease:
-    progress.report(STAGE, message="waiting for the device")
     note = f"prompt analysis of {run.model_name}"
-    return lease_cores(run.engine, timeout_s=run.parameters.device_timeout_s, note=note)
+    return wait_for_cores(run.engine, STAGE, timeout_s=run.parameters.device_timeout_s, note=note)
 
 
 def _open(run: Run, spec: EngineSpec, lease: CoreLease) -> TargetEngine:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from accuracy_core.engines.cores import CoreLease, lease_cores
+from accuracy_core.engines.cores import CoreLease
 from accuracy_core.engines.server import RunningServer, start_server
 from accuracy_core.pipeline import progress
+from accuracy_core.pipeline.device import wait_for_cores
 from accuracy_core.pipeline.run import Run
 
 
@@ -31,10 +32,8 @@ class EvaluationSession:
             return self._server
         self.stop()  # also gives back the cores of a start that failed
         parameters = self.run.parameters
-        progress.report("evaluate", message="waiting for the device")
-        self._lease = lease_cores(
-            self.run.engine, timeout_s=parameters.device_timeout_s, note=f"evaluation of {self.run.model_name}"
-        )
+        note = f"evaluation of {self.run.model_name}"
+        self._lease = wait_for_cores(self.run.engine, "evaluate", timeout_s=parameters.device_timeout_s, note=note)
         progress.report("evaluate", message="starting the server")
         self._server = start_server(
             self.run.engine,

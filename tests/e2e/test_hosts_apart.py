@@ -71,7 +71,7 @@ def test_one_host_evaluates_another_judges_a_third_reports(host: Any, server: in
     for name, content in names.items():
         if not name.endswith(".log"):
             assert str(tmp_path).encode() not in content, name  # no path of any host
-    left = [path for path in tmp_path.rglob("assay-scratch-*")]
+    left = list(tmp_path.rglob("assay-scratch-*"))
     assert not left
 
 

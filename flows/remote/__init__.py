@@ -1,0 +1,1 @@
+"""Runs on a Prefect server somewhere: started, followed, cancelled and fetched over its HTTP API."""
