@@ -30,13 +30,18 @@ class Closeness:
 
 @dataclass(frozen=True)
 class ThreeWayCloseness:
-    """Figures over all tensors; `worst_linf_ratio` and `worst_l2_ratio` are the worst tensor's. NaN: not measured."""
+    """Figures over all tensors; `worst_linf_ratio` and `worst_l2_ratio` are the worst tensor's. NaN: not measured.
+
+    `lean`: mean of `sign(f) (t - f)` less the reference's own, in RMS of the reference's errors: 0 for rounding to
+    nearest, clearly negative when a target cuts digits off. It judges nothing; it says what a failure is.
+    """
 
     passed: bool
     sigma_ratio: float
     bc: float
     worst_linf_ratio: float
     worst_l2_ratio: float
+    lean: float = math.nan
     reason: str = ""
 
 
@@ -99,17 +104,20 @@ def closeness_three_way(baseline: Tensors, expected: Tensors, actual: Tensors) -
     broken = next((i for i, (_, _, t) in enumerate(triples) if not bool(torch.isfinite(t).all())), None)
     if broken is not None:
         nan = math.nan
-        return ThreeWayCloseness(False, nan, nan, nan, nan, f"tensor {broken} holds NaN or infinity")
+        return ThreeWayCloseness(False, nan, nan, nan, nan, reason=f"tensor {broken} holds NaN or infinity")
     target = torch.cat([(t - f).flatten() for f, _, t in triples])
     base = torch.cat([(b - f).flatten() for f, b, _ in triples])
-    floor = l2_floor(torch.cat([f.flatten() for f, _, _ in triples]).norm(), bits)
+    reference = torch.cat([f.flatten() for f, _, _ in triples])
+    floor = l2_floor(reference.norm(), bits)
     sigma = float(error_ratio(target.norm(), base.norm(), floor))
     bc = float(bhattacharyya(histogram(base[None]), histogram(target[None]), min_samples=limits().bc_min_samples))
     linf, l2 = (max(_ratios(*triple, bits)[i] for triple in triples) for i in (0, 1))
-    return _judge(sigma, bc, linf, l2)
+    noise = float(base.norm() or floor) / math.sqrt(max(len(base), 1))
+    lean = float((reference.sign() * (target - base)).mean()) / noise if noise else 0.0
+    return _judge(sigma, bc, linf, l2, lean)
 
 
-def _judge(sigma: float, bc: float, linf: float, l2: float) -> ThreeWayCloseness:
+def _judge(sigma: float, bc: float, linf: float, l2: float, lean: float) -> ThreeWayCloseness:
     bounds, problems = limits(), []
     if not (bc >= bounds.bc or sigma <= bounds.sigma_ratio):  # NaN is in neither
         problems.append(f"sigma ratio {sigma:.3g} > {bounds.sigma_ratio:g} and BC {bc:.4f} < {bounds.bc:g}")
@@ -117,7 +125,9 @@ def _judge(sigma: float, bc: float, linf: float, l2: float) -> ThreeWayCloseness
         problems.append(f"L-inf ratio {linf:.3g}, allowed below {bounds.linf_ratio:g}")
     if not l2 < bounds.l2_ratio:
         problems.append(f"L2 ratio {l2:.3g}, allowed below {bounds.l2_ratio:g}")
-    return ThreeWayCloseness(not problems, sigma, bc, linf, l2, "; ".join(problems))
+    if problems and lean < -bounds.lean:
+        problems.append(f"errors lean towards zero by {-lean:.2f} of the noise: digits are cut off instead of rounded")
+    return ThreeWayCloseness(not problems, sigma, bc, linf, l2, lean, "; ".join(problems))
 
 
 def _ratios(f: torch.Tensor, b: torch.Tensor, t: torch.Tensor, bits: int) -> tuple[float, float]:

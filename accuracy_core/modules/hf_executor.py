@@ -69,17 +69,16 @@ class HfModuleExecutor:
         model = self._layer(wiring.layer, embeddings=wiring.ids)
         known = set(available_taps(model))
         read = {_renumbered(tap, wiring.layer, 0): tap for tap in wiring.read}
-        fed = {_renumbered(tap, wiring.layer, 0): rows.to(self._dtype) for tap, rows in given.rows.items()}
-        missing = sorted({*read, *fed} - known - {layer_input(0)})
+        rows = {tap: given_rows.to(self._dtype) for tap, given_rows in given.rows.items()}
+        states = rows.pop(layer_input(wiring.layer), None)
+        fed = {_renumbered(tap, wiring.layer, 0): given_rows for tap, given_rows in rows.items()}
+        missing = sorted({*read, *fed} - known)
         if missing:
             raise NotMeasuredError(f"{type(model).__name__} has no {', '.join(missing)}")
-        states = fed.pop(layer_input(wiring.layer), None)
-        if states is None:
-            states = fed.pop("model.embed_tokens", None)
         with HfTaps(model, list(read), replace=fed) as taps:
             self._forward(model, given, states)
-            rows = taps.collect()
-        return {tap: rows[name] for name, tap in read.items()}
+            collected = taps.collect()
+        return {tap: collected[name] for name, tap in read.items()}
 
     def _forward(self, model: Any, given: ModuleInput, states: torch.Tensor | None) -> None:
         """Token ids for the embedding; else the residual stream, of zeros where a tap behind it is fed."""

@@ -17,6 +17,7 @@ class ModuleLimits(Part):
     linf_ratio: float = Field(gt=0)
     l2_ratio: float = Field(gt=0)
     bc_min_samples: int = Field(ge=1)
+    lean: float = Field(gt=0)
     provenance: dict[str, str]
 
 

@@ -22,6 +22,7 @@ class ModuleCheck(Part):
     bc: float = float("nan")
     worst_linf_ratio: float = float("nan")
     worst_l2_ratio: float = float("nan")
+    lean: float = Field(float("nan"), description="mean error towards (-) or away from zero, in RMS of the dtype noise")
     relative_error: float = Field(float("nan"), description="largest |target - fp32| / max |fp32|")
     reason: str = ""
     figure: str | None = Field(None, description="page with scatter, histogram and QQ plot, for a failure")

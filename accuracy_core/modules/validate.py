@@ -160,6 +160,7 @@ def _figures(result: ThreeWayCloseness) -> dict[str, Any]:
         "bc": result.bc,
         "worst_linf_ratio": result.worst_linf_ratio,
         "worst_l2_ratio": result.worst_l2_ratio,
+        "lean": result.lean,
         "reason": result.reason,
     }
 

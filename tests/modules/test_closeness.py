@@ -100,3 +100,15 @@ def test_a_reference_without_noise_allows_one_rounding_step():
     same = exact.float()
     assert closeness_three_way(same, exact, same).passed
     assert not closeness_three_way(same, exact, same * 1.05).passed
+
+
+def test_cut_digits_are_named_and_rounded_ones_are_not():
+    f = torch.randn(50_000, generator=torch.Generator().manual_seed(3))
+    rounded = f.to(torch.bfloat16)
+    cut = (f.view(torch.int32) & ~0xFFFF).view(torch.float32)
+    result = closeness_three_way(f, rounded, cut)
+    assert not result.passed
+    # a remainder uniform in [0, step) has mean step/2, and rounding to nearest an RMS of step/sqrt(12)
+    assert result.lean == pytest.approx(-math.sqrt(3), rel=0.15)  # steps differ within an octave
+    assert "cut off instead of rounded" in result.reason
+    assert closeness_three_way(f, rounded, rounded).lean == 0
