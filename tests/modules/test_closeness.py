@@ -109,6 +109,8 @@ def test_cut_digits_are_named_and_rounded_ones_are_not():
     result = closeness_three_way(f, rounded, cut)
     assert not result.passed
     # a remainder uniform in [0, step) has mean step/2, and rounding to nearest an RMS of step/sqrt(12)
-    assert result.lean == pytest.approx(-math.sqrt(3), rel=0.15)  # steps differ within an octave
+    step = torch.exp2(f.double().abs().log2().floor() - 7)
+    by_hand = -math.sqrt(3) * float(step.mean() / step.square().mean().sqrt())
+    assert result.lean == pytest.approx(by_hand, rel=0.02)
     assert "cut off instead of rounded" in result.reason
     assert closeness_three_way(f, rounded, rounded).lean == 0
