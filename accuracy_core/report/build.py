@@ -22,6 +22,7 @@ from accuracy_core.prompts.triage import phase_text
 from accuracy_core.report.concluding import conclude_from_files
 from accuracy_core.report.document import ReportDocument, StageSummary, prompt_summaries
 from accuracy_core.report.evidence import EvidenceDir, RunEvidence, taken_branch, with_evidence
+from accuracy_core.report.junit import write_junit
 from accuracy_core.report.registry import REPORT_SECTIONS
 from accuracy_core.report.rendering import TEMPLATES, render, without_surrogates
 from accuracy_core.schemas import FaultSpec, ReportSection, RunDir, Tab, write_text
@@ -44,7 +45,7 @@ class RenderedSection:
 
 
 def generate_report(output_dir: str | os.PathLike[str] | RunDir, *, conclusion: Conclusion | None = None) -> str:
-    """Write `combined_report.html` and `report.json` into a run directory. Returns the page's path.
+    """Write `combined_report.html`, `report.json` and `junit.xml` into a run directory. Returns the page's path.
 
     `conclusion` is what the run decided; without it the decision is made again from the files. A section that fails
     shows its error and is named in `report.json`; the others are not touched. Raises ConfigurationError when the
@@ -68,6 +69,7 @@ def generate_report(output_dir: str | os.PathLike[str] | RunDir, *, conclusion: 
         if _wanted(section, shared, errors)
     ]
     document = _document(found, decided, errors)
+    _try(lambda: write_junit(run_dir, document), None, errors, "junit.xml")
     page = render(
         "page.html.j2",
         document=document,

@@ -20,7 +20,7 @@ from accuracy_core.storage.s3_client import (
 from accuracy_core.storage.s3_errors import storage_error
 
 if TYPE_CHECKING:
-    from cloudpathlib import S3Path
+    from cloudpathlib import CloudPath, S3Path
 
 SCHEME = "s3://"
 #: what S3 itself accepts as a bucket's name
@@ -48,20 +48,21 @@ def s3_client() -> Any:
     return _client(_environment()).client
 
 
-def prove_writable(folder: S3Path) -> None:
+def prove_writable(folder: CloudPath) -> None:
     """Write an object below `folder` and remove it. Raises as `storage_error` says."""
-    name = f"{folder.key}/.probe-{uuid.uuid4().hex}".lstrip("/")
+    bucket, _, key = str(folder).removeprefix(SCHEME).partition("/")
+    name = f"{key}/.probe-{uuid.uuid4().hex}".lstrip("/")
     doing = f"output directory {folder}: no object can be written there"
     try:
-        s3_client().head_bucket(Bucket=folder.bucket)  # some servers make a bucket of whatever name is written to
+        s3_client().head_bucket(Bucket=bucket)  # some servers make a bucket of whatever name is written to
     except Exception as error:
         if http_status(error) == 404:
-            raise storage_error(error, f"{doing}: there is no bucket {folder.bucket}") from error
+            raise storage_error(error, f"{doing}: there is no bucket {bucket}") from error
         if http_status(error) != 403:  # may not be allowed where writing is
             raise storage_error(error, doing) from error
     try:
-        s3_client().put_object(Bucket=folder.bucket, Key=name, Body=b"")
-        s3_client().delete_object(Bucket=folder.bucket, Key=name)
+        s3_client().put_object(Bucket=bucket, Key=name, Body=b"")
+        s3_client().delete_object(Bucket=bucket, Key=name)
     except Exception as error:  # the client raises a dozen unrelated types
         raise storage_error(error, doing) from error
 

@@ -37,7 +37,7 @@ def deployment(api: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
     process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env=environment)
     try:
         deadline = time.monotonic() + 180
-        while httpx.get(f"{api}/deployments/name/accuracy-debugger/{NAME}").status_code != 200:
+        while _get(f"{api}/deployments/name/accuracy-debugger/{NAME}").status_code != 200:
             assert process.poll() is None, Path(log.name).read_text()
             assert time.monotonic() < deadline, Path(log.name).read_text()
             time.sleep(0.5)
@@ -46,6 +46,14 @@ def deployment(api: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
         process.terminate()
         process.wait()
         log.close()
+
+
+def _get(url: str) -> httpx.Response:
+    return httpx.get(url, timeout=60)
+
+
+def _runs(api: str) -> Any:
+    return httpx.post(f"{api}/flow_runs/count", json={}, timeout=60).json()
 
 
 @pytest.fixture
@@ -81,7 +89,7 @@ def test_a_run_that_takes_too_long_is_cancelled(trigger: Any, api: str) -> None:
     assert result.exit_code == 4, result.output
     assert "not over after 12 s" in result.output
     run_id = result.output.split("/runs/flow-run/")[1].split()[0]
-    assert httpx.get(f"{api}/flow_runs/{run_id}").json()["state"]["type"] in ("CANCELLED", "CANCELLING")
+    assert _get(f"{api}/flow_runs/{run_id}").json()["state"]["type"] in ("CANCELLED", "CANCELLING")
 
 
 def test_the_same_key_means_the_same_run(trigger: Any) -> None:
@@ -106,11 +114,11 @@ def test_the_same_key_means_the_same_run(trigger: Any) -> None:
     ],
 )
 def test_mistakes_are_said_and_start_nothing(trigger: Any, api: str, name: str, arguments: Any, said: str) -> None:
-    before = httpx.post(f"{api}/flow_runs/count", json={}).json()
+    before = _runs(api)
     result = trigger(*arguments, name=name)
     assert result.exit_code == 3, result.output
     assert said in " ".join(result.output.split())
-    assert httpx.post(f"{api}/flow_runs/count", json={}).json() == before
+    assert _runs(api) == before
 
 
 def test_parameters_from_a_yaml_file(trigger: Any, tmp_path: Path) -> None:
