@@ -10,6 +10,8 @@ from accuracy_core.errors import ConfigurationError
 CACHE_DIR_VARIABLE = "VLLM_NEURON_GOLDEN_CACHE_DIR"
 S3_URI_VARIABLE = "ASSAY_GOLDENS_S3_URI"
 MAX_BYTES_VARIABLE = "ASSAY_GOLDENS_MAX_BYTES"
+LEASE_VARIABLE = "ASSAY_GOLDENS_LEASE_S"
+LONGEST_LEASE_S = 3600.0
 
 
 def cache_directory(cache_dir: str | os.PathLike[str] | None = None) -> Path:
@@ -36,3 +38,20 @@ def size_limit() -> int | None:
     if not text.isdecimal():
         raise ConfigurationError(f"${MAX_BYTES_VARIABLE} is {text!r}", fix="set it to a number of bytes, or unset it")
     return int(text)
+
+
+def lease_seconds() -> float | None:
+    """How long a lease in the shared store outlives its holder, from `$ASSAY_GOLDENS_LEASE_S`; None: no leases.
+
+    Raises ConfigurationError.
+    """
+    text = os.environ.get(LEASE_VARIABLE, "").strip()
+    try:
+        seconds = float(text or 0)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= LONGEST_LEASE_S:  # NaN is not, either
+        raise ConfigurationError(
+            f"${LEASE_VARIABLE} is {text!r}", fix=f"set it to seconds, at most {LONGEST_LEASE_S:.0f}; 60 suits; 0: off"
+        )
+    return seconds or None

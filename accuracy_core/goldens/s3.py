@@ -17,7 +17,8 @@ from typing import Any
 
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.goldens.breaker import Breaker
-from accuracy_core.goldens.location import S3_URI_VARIABLE
+from accuracy_core.goldens.lease import Leases
+from accuracy_core.goldens.location import S3_URI_VARIABLE, lease_seconds
 from accuracy_core.goldens.metadata import (
     DATA_NAME,
     MAX_METADATA_BYTES,
@@ -72,6 +73,7 @@ class S3Tier:
         self._condemned: set[str] = set()
         self._endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
         self._breaker = _breakers.setdefault((self._endpoint, bucket), Breaker(settings.breaker_s))
+        self._lease_s = lease_seconds()
 
     def fetch(self, key: str, folder: Path) -> bool:
         if not self._breaker.closed:
@@ -151,6 +153,32 @@ class S3Tier:
             return None
         return sorted(name.split("/")[0] for name in names if _COMMITTED.fullmatch(name))
 
+    def leases(self) -> Leases | None:
+        if self._lease_s is None or not (self._breaker.closed and self._breaker.writable):
+            return None
+        return Leases(self, self._lease_s, lambda error: self._failed("leasing", error))
+
+    def read_lease(self, key: str) -> tuple[str, bytes] | None:
+        """See LeaseSlots."""
+        try:
+            answer = self._client().get_object(Bucket=self.bucket, Key=self._lease(key))
+        except Exception as error:
+            if http_status(error) == 404:
+                return None
+            raise
+        return answer["ETag"], answer["Body"].read(_METADATA_CHUNK)
+
+    def write_lease(self, key: str, content: bytes, etag: str | None) -> str | None:
+        """See LeaseSlots."""
+        condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
+        try:
+            answer = self._client().put_object(Bucket=self.bucket, Key=self._lease(key), Body=content, **condition)
+        except Exception as error:
+            if http_status(error) in (404, 409, 412):
+                return None
+            raise
+        return str(answer["ETag"])
+
     def _commit(self, metadata: GoldenMetadata, *, only_if_absent: bool) -> bool:
         """Put the metadata; False if the condition refused it."""
         from botocore.exceptions import ClientError
@@ -217,7 +245,7 @@ class S3Tier:
             self._warn(f"a golden from {self._place} cannot be written here: {error.strerror}")
             return
         code = error_code(error) or type(error).__name__
-        if doing == "writing" and code in ("AccessDenied", "403"):
+        if doing in ("writing", "leasing") and code in ("AccessDenied", "403"):
             self._breaker.writable = False  # a consumer that may only read is a normal thing to be
             self._warn(f"goldens are not written to {self._place}: {code}")
             return
@@ -234,6 +262,9 @@ class S3Tier:
     def _object(self, key: str, name: str) -> str:
         """Name of an object; without `key` and `name` the prefix of them all."""
         return "/".join(part for part in (self.prefix, "v1", key, name) if part) + ("" if key else "/")
+
+    def _lease(self, key: str) -> str:
+        return "/".join(part for part in (self.prefix, "leases", key) if part)
 
     def _client(self) -> Any:
         identity = (os.getpid(), self._endpoint, self.settings)

@@ -16,6 +16,7 @@ from accuracy_core.errors import InputMismatchError
 from accuracy_core.goldens.disk import DiskTier
 from accuracy_core.goldens.entry import Entry, open_entry, settle, write_entry
 from accuracy_core.goldens.key import golden_key
+from accuracy_core.goldens.lease import Turn
 from accuracy_core.goldens.location import cache_directory, size_limit
 from accuracy_core.goldens.mapping import Goldens, Source
 from accuracy_core.goldens.metadata import DamagedEntryError, GoldenMetadata, TensorRecord
@@ -25,6 +26,10 @@ from accuracy_core.goldens.tier import RemoteTier
 logger = logging.getLogger(__name__)
 
 LOCK_TIMEOUT_S = 3600.0
+
+#: key -> its index in the caller's list, and its configuration
+_Wanted = Mapping[str, tuple[int, Mapping[str, Any]]]
+_Compute = Callable[[list[int]], Iterable[TensorLists]]
 
 
 def get_or_compute_goldens(
@@ -67,7 +72,8 @@ def get_or_compute_many(
     provenance: Mapping[str, Any] | None = None,
     lock_timeout_s: float = LOCK_TIMEOUT_S,
 ) -> list[Goldens]:
-    """Goldens of several configurations, in order; only the missing ones are computed, in one call.
+    """Goldens of several configurations, in order; only the missing ones are computed, in one call (with leases, a
+    second call for what another host began and did not finish).
 
     `compute(indices)` yields the tensors of `key_configs[i]` for each index in turn; each golden is published as soon
     as it is yielded, so a killed run loses only what it had not finished. Otherwise as `get_or_compute_goldens`.
@@ -85,8 +91,8 @@ def get_or_compute_many(
             found |= {key: golden for key in missing if (golden := store.find(key))}
             missing = [key for key in missing if key not in found]
             if missing:
-                computed = compute([index_of[key] for key in missing])
-                found |= store.publish_all([(key, key_configs[index_of[key]]) for key in missing], computed)
+                wanted = {key: (index_of[key], key_configs[index_of[key]]) for key in missing}
+                found |= store.obtain(wanted, compute, lock_timeout_s)
     return [found[key] for key in keys]
 
 
@@ -119,22 +125,53 @@ class _Store:
         """From the disk, where another process may have put it meanwhile, else from the shared store."""
         return self.from_disk(key) or self._from_remote(key)
 
-    def publish_all(
-        self, wanted: Sequence[tuple[str, Mapping[str, Any]]], computed: Iterable[TensorLists]
+    def obtain(self, wanted: _Wanted, compute: _Compute, timeout_s: float) -> dict[str, Goldens]:
+        """Compute what no other host is computing, then wait for what others are."""
+        leases = self.remote.leases() if self.remote else None
+        if leases is None:
+            return self._compute_all(wanted, compute)
+        found: dict[str, Goldens] = {}
+
+        def look(key: str) -> bool:
+            golden = self._from_remote(key)
+            if golden is not None:
+                found[key] = golden
+            return golden is not None
+
+        with leases:
+            turns = {key: leases.claim(key) for key in wanted}
+            theirs = [key for key, turn in turns.items() if turn is Turn.THEIRS]
+            ours = [
+                key
+                for key, turn in turns.items()
+                if turn is Turn.OURS or (turn is Turn.OURS_IF_MISSING and not look(key))
+            ]
+            for key in found:
+                leases.release(key)
+            found |= self._compute_all({key: wanted[key] for key in ours}, compute, leases.release)
+            left = leases.wait(theirs, timeout_s, look)
+            found |= self._compute_all({key: wanted[key] for key in left}, compute, leases.release)
+        return found
+
+    def _compute_all(
+        self, wanted: _Wanted, compute: _Compute, done: Callable[[str], object] = lambda _: None
     ) -> dict[str, Goldens]:
         results: dict[str, Goldens] = {}
-        iterator, started = iter(computed), time.monotonic()
-        for key, config in wanted:
+        if not wanted:
+            return results
+        iterator, started = iter(compute([index for index, _ in wanted.values()])), time.monotonic()
+        for key, (_, config) in wanted.items():
             try:
                 tensors = next(iterator)
             except StopIteration:
                 raise InputMismatchError(f"compute gave {len(results)} goldens, {len(wanted)} were asked for") from None
             results[key] = self._publish(key, config, check_tensors(tensors), time.monotonic() - started)
+            done(key)
         for _ in iterator:
             raise InputMismatchError(f"compute gave more goldens than the {len(wanted)} that were asked for")
         if self.max_bytes is not None:
             with suppress(OSError):
-                self.disk.evict(self.max_bytes, keep=[key for key, _ in wanted])
+                self.disk.evict(self.max_bytes, keep=wanted)
         return results
 
     def _publish(self, key: str, config: Mapping[str, Any], tensors: TensorLists, compute_s: float) -> Goldens:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from accuracy_core.goldens.lease import Leases
 from accuracy_core.goldens.metadata import GoldenMetadata
 
 
@@ -30,4 +31,8 @@ class RemoteTier(Protocol):
 
     def keys(self) -> list[str] | None:
         """Keys of all committed entries; None when they cannot be listed."""
+        ...
+
+    def leases(self) -> Leases | None:
+        """Leases on the store's keys, to be entered; None where there are none to be had."""
         ...

