@@ -8,55 +8,67 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from prefect import flow
-from prefect.client.schemas.objects import State
+from prefect import flow, tags
+from prefect.client.schemas.objects import State, StateType
 
-from accuracy_core.errors import AssayError
+from accuracy_core.errors import AssayError, InfrastructureError, NotMeasuredError
 from accuracy_core.pipeline.claim import claimed
 from accuracy_core.pipeline.earlier import earlier_analysis, earlier_task_status
-from accuracy_core.pipeline.evaluation import local_path
+from accuracy_core.pipeline.handover import take_failure
 from accuracy_core.pipeline.run import Run, record, resolve_run, with_output_dir
-from accuracy_core.pipeline.session import EvaluationSession
 from accuracy_core.prompts.conclusion import Conclusion, conclude
 from accuracy_core.schemas import PromptAnalysisStatus, RunDir, RunParameters, TaskStatus
+from flows.device_eval import device_eval
+from flows.device_prompt import device_prompt
+from flows.dispatch import StageEnd, Target, run_stage, under_worker, wait_for_api
+from flows.hooks import cancel_children
 from flows.local_api import local_api
+from flows.naming import run_name, tags_of
+from flows.placement import Placement
+from flows.run_root import with_run_directory
+from flows.signals import hang_up_interrupts
+from flows.stage_flow import log_failure
 from flows.states import state_of
-from tasks.evaluation import evaluate_task, stop_server_task
+from tasks.evaluation import obtain_evaluation
 from tasks.opaque import opaque
-from tasks.prompt_analysis import goldens_task, prompt_analysis_task
+from tasks.prompt_analysis import goldens_task, obtain_analysis
 from tasks.report import report_task
-from tasks.task_analysis import task_analysis_task
+from tasks.task_analysis import obtain_task_status
 
 
-def run_name() -> str:
-    """`<model>-<platform>-<tasks>` of the flow run."""
-    from prefect.runtime import flow_run
-
-    given: Any = flow_run.parameters.get("parameters")
-    parameters = given if isinstance(given, RunParameters) else RunParameters.model_validate(given or {})
-    engine = parameters.engine
-    model = engine.model.rstrip("/").rsplit("/", 1)[-1]
-    fault = f"-{engine.fault.name}" if engine.fault else ""
-    return f"{model}-{engine.platform.value}{fault}-{'+'.join(parameters.evaluation.tasks)}"
-
-
-@flow(name="accuracy-debugger", flow_run_name=run_name, retries=0, persist_result=False)
-def accuracy_debugger(parameters: RunParameters = RunParameters()) -> State[Any]:  # noqa: B008 - immutable
+@flow(
+    name="accuracy-debugger",
+    flow_run_name=run_name,
+    retries=0,
+    persist_result=False,
+    on_crashed=[cancel_children],
+    on_failure=[cancel_children],
+    on_cancellation=[cancel_children],
+)
+def accuracy_debugger(
+    parameters: RunParameters = RunParameters(),  # noqa: B008 - immutable
+    placement: Placement = Placement(),  # noqa: B008 - immutable
+) -> State[Any]:
     """Evaluate a model on an engine and find out whether the numerics are right.
 
     Args:
         parameters: model, engine, tasks, thresholds and what to analyse.
+        placement: which device pool does the work, and how urgent it is.
     """
     try:
-        run = resolve_run(parameters)
-        with claimed(run.run_dir):
+        run = resolve_run(with_run_directory(parameters), engine_here=not under_worker())
+        with claimed(run.run_dir), tags(*tags_of(parameters)):
             record(run)
-            return state_of(_debug(run))
+            conclusion = _debug(run, placement)
     except AssayError as error:
-        return state_of(conclude(None, None, error=error))
+        log_failure(error)
+        conclusion = conclude(None, None, error=error)
+    if under_worker():
+        wait_for_api()
+    return state_of(conclusion)
 
 
-def _debug(run: Run) -> Conclusion:
+def _debug(run: Run, placement: Placement) -> Conclusion:
     stages = run.parameters.stages
     task_status: TaskStatus | None = None
     analysis: PromptAnalysisStatus | None = None
@@ -65,17 +77,20 @@ def _debug(run: Run) -> Conclusion:
             task_status = earlier_task_status(run)
         if "prompt_analysis" not in stages:
             analysis = earlier_analysis(run)
-        if "evaluate" in stages and run.parameters.evaluation.results is None:
-            with EvaluationSession(run, local_path(run.run_dir.server_log)) as session:
-                evaluate_task(opaque(run), opaque(session))
-                stop_server_task(opaque(session))
+        evaluate = "evaluate" in stages and run.parameters.evaluation.results is None
+        if evaluate and not obtain_evaluation(run, None):
+            _on_device(run, device_eval, placement)
         if "task_analysis" in stages:
-            task_status = task_analysis_task(opaque(run))
+            task_status = obtain_task_status(run)
         if "prompt_analysis" in stages:
-            prepared = goldens_task(opaque(run))
-            analysis = prompt_analysis_task(opaque(run), opaque(prepared))
+            analysis = obtain_analysis(run, None)
+            if analysis is None:
+                goldens_task(opaque(run))
+                _on_device(run, device_prompt, placement)
+                analysis = earlier_analysis(run)
         conclusion = conclude(task_status, analysis, skipped=_left_out(run, task_status, analysis))
     except AssayError as error:
+        log_failure(error)
         conclusion = conclude(task_status, analysis, error=error)
     if "report" in stages:
         try:
@@ -83,6 +98,36 @@ def _debug(run: Run) -> Conclusion:
         except Exception as error:  # a page that cannot be written must not cost what was found
             return conclude(task_status, analysis, error=error)
     return conclusion
+
+
+def _on_device(run: Run, stage: Any, placement: Placement) -> None:
+    """Run a stage that needs the device. Raises what it raised; a verdict is no error."""
+    target = Target(
+        deployment=f"{stage.name}/{placement.device_pool}",
+        pool=placement.device_pool,
+        queue=placement.queue,
+        tags=tags_of(run.parameters),
+    )
+    end = run_stage(stage, target, parameters=run.parameters)
+    failure = take_failure(RunDir.at(run.location), end.run_id)
+    if failure is not None:
+        raise failure
+    if end.kind is StateType.COMPLETED or end.name == "AccuracyFailed":
+        return
+    if end.name == "NotMeasured":
+        if stage is device_prompt and earlier_analysis(run) is not None:
+            return  # it did run, and says itself what it could not measure
+        raise NotMeasuredError(end.message)
+    raise _broken(stage.name, end)
+
+
+def _broken(stage: str, end: StageEnd) -> InfrastructureError:
+    """The stage's run ended without saying why: it was killed, or cancelled, or hit what nobody foresaw."""
+    if end.kind is StateType.CANCELLED:
+        return InfrastructureError(f"{stage} was cancelled", fix="start the run again")
+    return InfrastructureError(
+        f"{stage} ended as {end.name}: {end.message or 'no message'}", fix=f"see the log of flow run {end.run_id}"
+    )
 
 
 def _left_out(run: Run, task: TaskStatus | None, analysis: PromptAnalysisStatus | None) -> list[str]:
@@ -98,7 +143,7 @@ def run_here(parameters: RunParameters) -> tuple[Conclusion, str | None]:
     as it is.
     """
     parameters = with_output_dir(parameters)
-    with local_api():
+    with hang_up_interrupts(), local_api():
         state: State[Any] = accuracy_debugger(parameters, return_state=True)
     conclusion = state.result(raise_on_failure=False)
     if isinstance(conclusion, BaseException):

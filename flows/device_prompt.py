@@ -32,10 +32,7 @@ def device_prompt(parameters: RunParameters = RunParameters()) -> State[Any]:  #
 
 def _analyse(run: Run) -> State[Any]:
     def compute() -> None:
-        if is_alone():
-            prepared = goldens_task(opaque(run))
-        else:
-            prepared = prepare_analysis(run, obtain_goldens, recording=False)
+        prepared = goldens_task(opaque(run)) if is_alone() else prepare_analysis(run, obtain_goldens, recording=False)
         prompt_analysis_task(opaque(run), opaque(prepared))
 
     analysis = obtain_analysis(run, compute)

@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,57 +19,125 @@ from typing import IO
 
 import httpx
 
-from accuracy_core.engines.supervised import SupervisedProcess, supervised_process
-from accuracy_core.errors import InfrastructureError
+from accuracy_core.engines.supervised import SupervisedProcess, start_supervised
+from accuracy_core.errors import ConfigurationError, InfrastructureError
 
 STARTUP_TIMEOUT_S = 180.0
 FLUSH_TIMEOUT_S = 5.0
 REACH_TIMEOUT_S = 15.0
+MOST_RESTARTS = 3
+WATCH_S = 0.5
 
 
 @contextlib.contextmanager
 def local_api() -> Iterator[str]:
     """Yield the URL of the API: the configured one, or that of a temporary server on loopback.
 
-    Raises InfrastructureError when the configured one cannot be reached, or when the temporary one does not come up,
-    with the end of its log.
+    A temporary server that dies is started again on the same port: a run that is right must not end wrong for it.
+    Raises InfrastructureError when the configured one cannot be reached, ConfigurationError when it refuses our auth
+    string, InfrastructureError when the temporary one does not come up, with the end of its log.
     """
-    import prefect
-    from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE, temporary_settings
+    from prefect.settings import (
+        PREFECT_API_URL,
+        PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+        PREFECT_SERVER_ALLOW_EPHEMERAL_MODE,
+        temporary_settings,
+    )
 
     configured = PREFECT_API_URL.value()
     if configured:
         _check_reachable(configured)
         yield configured
         return
-    port = _free_port()
-    command = [
-        sys.executable, "-m", "uvicorn", "--app-dir", str(Path(prefect.__file__).parent), "--factory",
-        "prefect.server.api.server:create_app", "--host", "127.0.0.1", "--port", str(port), "--log-level", "error",
-        "--lifespan", "on",
-    ]  # fmt: skip
-    env = {**os.environ, "PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
-    url = f"http://127.0.0.1:{port}/api"
-    with (
-        tempfile.TemporaryFile() as log,
-        supervised_process(command, env=env, log=log, grace_s=3.0) as server,
-    ):
-        _wait_healthy(server, url, log)
-        with temporary_settings({PREFECT_API_URL: url, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE: False}):
+    with _TemporaryServer() as server:
+        ours = {
+            PREFECT_API_URL: server.url,
+            PREFECT_SERVER_ALLOW_EPHEMERAL_MODE: False,
+            PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None,  # nobody listens, and each flow's end would wait a second for it
+        }
+        with temporary_settings(ours):
             try:
-                yield url
+                yield server.url
             finally:
                 _flush()
 
 
+class _TemporaryServer:
+    """Prefect's server under a life-line, and a thread that starts it again when it dies."""
+
+    def __init__(self) -> None:
+        import prefect
+
+        port = _free_port()
+        self.url = f"http://127.0.0.1:{port}/api"
+        self._command = [
+            sys.executable, "-m", "uvicorn", "--app-dir", str(Path(prefect.__file__).parent), "--factory",
+            "prefect.server.api.server:create_app", "--host", "127.0.0.1", "--port", str(port),
+            "--log-level", "error", "--lifespan", "on",
+        ]  # fmt: skip
+        self._env = {**os.environ, "PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1"}
+        self._env["PREFECT__SERVER_FINAL"] = "1"
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
+        self._over = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="temporary-prefect-api", daemon=True)
+        self.process: SupervisedProcess | None = None
+
+    def __enter__(self) -> _TemporaryServer:
+        try:
+            self.process = self._start()
+            _wait_healthy(self.process, self.url, self._log)
+        except BaseException:
+            self.__exit__()
+            raise
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        if self.process is not None:
+            self.process.cut()
+        if self._watcher.is_alive():
+            self._watcher.join()
+        if self.process is not None:
+            self.process.stop()
+        self._log.close()
+
+    def _start(self) -> SupervisedProcess:
+        return start_supervised(self._command, env=self._env, log=self._log, grace_s=3.0)
+
+    def _watch(self) -> None:
+        for _ in range(MOST_RESTARTS):
+            while self.process is not None and self.process.poll() is None:
+                if self._over.wait(WATCH_S):
+                    return
+            if self._over.is_set():
+                return
+            with contextlib.suppress(Exception):  # the run finds out by itself that there is no API
+                if self.process is not None:
+                    self.process.stop()
+                self.process = self._start()
+
+
 def _check_reachable(url: str) -> None:
+    from prefect.settings import PREFECT_API_AUTH_STRING
+
+    given = PREFECT_API_AUTH_STRING.value()
+    user, _, password = (given.get_secret_value() if given else "").partition(":")
+    shown = httpx.URL(url).copy_with(userinfo=b"")
     try:
-        httpx.get(f"{url.rstrip('/')}/health", timeout=REACH_TIMEOUT_S)
+        answer = httpx.get(
+            f"{url.rstrip('/')}/admin/version", timeout=REACH_TIMEOUT_S, auth=(user, password) if user else None
+        )
     except httpx.HTTPError as error:
         raise InfrastructureError(
-            f"the Prefect API at {httpx.URL(url).copy_with(userinfo=b'')} cannot be reached: {type(error).__name__}",
+            f"the Prefect API at {shown} cannot be reached: {type(error).__name__}",
             fix="start it with `prefect server start`, or unset PREFECT_API_URL to use a temporary one",
         ) from error
+    if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+        raise ConfigurationError(
+            f"the Prefect API at {shown} refuses us: {answer.status_code}",
+            fix="set PREFECT_API_AUTH_STRING to the server's auth string",
+        )
 
 
 def _flush() -> None:

@@ -8,10 +8,13 @@ import typer
 from typer.core import TyperGroup
 
 from accuracy_core.outcome import ExitCode
+from flows.cli.cores import cores
 from flows.cli.doctor import doctor
 from flows.cli.goldens import goldens
 from flows.cli.report import report
 from flows.cli.run import run
+from flows.cli.trigger import trigger
+from flows.cli.up import up
 
 
 class _Commands(TyperGroup):
@@ -45,6 +48,9 @@ app = typer.Typer(
 app.command()(run)
 app.command()(report)
 app.command()(doctor)
+app.command()(cores)
+app.command()(trigger)
+app.command()(up)
 app.add_typer(goldens, name="goldens")
 
 

@@ -112,7 +112,8 @@ def _given(**options: Any) -> dict[str, Any]:
 
 def execute(parameters: RunParameters, console: Console, verbose: bool) -> int:
     """Check the parameters, then run the flow. Returns the exit code."""
-    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "INFO" if verbose else "ERROR")
+    # the run's log in the API is complete; the terminal shows progress and the verdict, no traceback of a task
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "INFO" if verbose else "CRITICAL")
     from accuracy_core.pipeline.run import resolve_run, with_output_dir
     from flows.cli.console import live_progress, show_conclusion, show_error
 
