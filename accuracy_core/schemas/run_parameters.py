@@ -75,6 +75,9 @@ class RunParameters(Schema):
     server_port: int | None = Field(None, ge=1, le=65535, description="port of the server; empty: a free one")
     startup_timeout_s: float = Field(600, gt=0, description="longest wait for the engine to come up")
     device_timeout_s: float = Field(3600, ge=0, description="longest wait for the device cores")
+    history_dir: str | None = Field(
+        None, description="history of runs, local or s3://; empty: $ASSAY_HISTORY_DIR, else the cache"
+    )
     goldens_dir: str | None = Field(None, description="root of the golden cache")
 
     @model_validator(mode="after")

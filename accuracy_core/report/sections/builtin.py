@@ -1,6 +1,7 @@
 """Registers the built-in sections, in the order in which they appear."""
 
 from accuracy_core.report.registry import register_section
+from accuracy_core.report.sections.history import HistorySection
 from accuracy_core.report.sections.kv_analysis import KVAnalysisPlugin
 from accuracy_core.report.sections.logit_validation import LogitValidationPlugin
 from accuracy_core.report.sections.overview import (
@@ -23,5 +24,6 @@ for _section in (
     LogitValidationPlugin(),
     KVAnalysisPlugin(),
     TensorCompareSection(),
+    HistorySection(),
 ):
     register_section(_section)
