@@ -11,6 +11,8 @@ from accuracy_core.prompts.module_facts import KvFound, TensorPlace, kv_found, t
 from accuracy_core.prompts.triage_tree import Fact, TriageNode
 from accuracy_core.schemas import Culprit, KvPattern, Phase
 
+#: kinds of modules that come behind keys and values in their own layer
+_BEHIND_CACHE = {"attention_kernel", "attention_output", "mlp", "experts", "residual"}
 PLUGIN_TEXT = {TENSORS: "tensor compare", KV: "KV cache"}
 
 
@@ -56,7 +58,9 @@ def name_culprit(
     update = {
         **where,
         "evidence": lines,
-        "contradictions": contradictions(base.phase, evidence, place, kv, at_fault=at_fault),
+        "contradictions": contradictions(
+            base.phase, evidence, place, kv, at_fault=at_fault, kind=str(facts.get("module_kind", ""))
+        ),
         "branch": _branch(base.branch, lit),
         **_advice(base, lit, facts, target, output),
     }
@@ -104,14 +108,14 @@ def _with_cache(where: dict[str, object], kv: KvFound, *, at_fault: bool, known:
     phase = kv.result.phase if kv.result.phase is not Phase.NONE else None
     place: dict[str, object] = {"layer": bad.layer, "head": bad.head, "position": bad.position, "prompt": kv.prompt}
     if at_fault:
-        place["module"] = f"KV cache ({bad.which})"
+        place["module"] = f"model.layers.{bad.layer}.self_attn.attn"  # the canonical tap that reads it
     return place | ({"phase": phase} if phase is not None else {})
 
 
 def contradictions(
-    phase: Phase, evidence: Evidence, place: TensorPlace | None, kv: KvFound | None, *, at_fault: bool
+    phase: Phase, evidence: Evidence, place: TensorPlace | None, kv: KvFound | None, *, at_fault: bool, kind: str = ""
 ) -> list[str]:
-    """Where the witnesses disagree. `phase` is the rows'."""
+    """Where the witnesses disagree. `phase` is the rows', `kind` that of the first divergent module."""
     found = []
     measured = any(result.verdict is not None for result in evidence.tensors.values())
     kv_bad = kv is not None and kv.result.verdict is not Verdict.PASS
@@ -128,11 +132,18 @@ def contradictions(
             found.append(f"prompts name different modules: prompt {place.prompt}: {place.first.module}; {others}")
         if kv_bad and not at_fault and kv is not None and kv.result.first_bad is not None:
             layer, pattern = kv.result.first_bad.layer, kv.result.pattern
+            behind = _BEHIND_CACHE if place.first.layer == layer else None
             if place.first.layer is not None and layer < place.first.layer:
                 found.append(
                     f"K or V of layer {layer} is wrong, yet the first divergent module is in layer {place.first.layer}"
                 )
-            elif pattern not in (KvPattern.SPREAD, KvPattern.NONE, KvPattern.NONFINITE):
+            elif behind and kind in behind:
+                found.append(f"K or V of layer {layer} is wrong, yet {place.first.module} comes behind them")
+            elif kv.result.cache_fault is None and pattern not in (
+                KvPattern.SPREAD,
+                KvPattern.NONE,
+                KvPattern.NONFINITE,
+            ):
                 found.append(
                     f"the KV pattern ({pattern.value.replace('_', ' ')}) is a cache fault's, but {place.first.module} "
                     "in front of the cache is wrong already"

@@ -52,14 +52,17 @@ def captured_injections(
     target's dtype. Raises ConfigurationError, ReferenceError_ when it cannot be, NotMeasuredError for an engine that
     does not tell its modules.
     """
-    plan = _plan(ctx, wanted)
+    plan = injection_plan(ctx)
+    if not any(plan.replacement(tap) for tap in wanted):
+        raise NotMeasuredError(f"{', '.join(wanted)} cannot be replaced in this engine")
     ids = [*ctx.prompts[position], *forced][: len(ctx.prompts[position]) + len(forced) - 1]
     rows = reference_rows(ctx, ids, [tap for tap in wanted if plan.replacement(tap)])
     with tempfile.TemporaryDirectory(prefix="assay-replace-") as folder:
         yield CapturedInjections(tuple(order), rows, plan, Path(folder))
 
 
-def _plan(ctx: PluginContext, wanted: Sequence[str]) -> TapPlan:
+def injection_plan(ctx: PluginContext) -> TapPlan:
+    """Every tap of the target. Raises NotMeasuredError when tensors cannot be put into it."""
     from accuracy_core.capture.names import plan_taps
     from accuracy_core.engines.checkpoint import effective_config, resolve_checkpoint
 
@@ -71,10 +74,7 @@ def _plan(ctx: PluginContext, wanted: Sequence[str]) -> TapPlan:
     ranks, own_names = ctx.server_config.tensor_parallel_size, ctx.engine.name == "transformers"
     if ranks > 1:
         raise NotMeasuredError("tensors cannot be replaced in an engine whose weights are sharded over ranks")
-    plan = plan_taps(names, config, tensor_parallel_size=ranks, canonical=own_names)
-    if not any(plan.replacement(tap) for tap in wanted):
-        raise NotMeasuredError(f"{', '.join(wanted)} cannot be replaced in this engine")
-    return plan
+    return plan_taps(names, config, tensor_parallel_size=ranks, canonical=own_names)
 
 
 def reference_rows(ctx: PluginContext, ids: Sequence[int], taps: Sequence[str]) -> dict[str, torch.Tensor]:

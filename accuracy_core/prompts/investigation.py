@@ -111,7 +111,7 @@ def _location(work: Work, old: PromptAnalysisStatus | None) -> Location:
 
 def _proven(found: Triage, ctx: PluginContext, work: Work) -> Culprit | None:
     """The culprit after the replacement experiment, or as it was with the reason why there was none."""
-    from accuracy_core.prompts.injections import captured_injections
+    from accuracy_core.prompts.injections import captured_injections, injection_plan
 
     culprit = found.culprit
     if culprit is None or culprit.module is None:
@@ -122,18 +122,16 @@ def _proven(found: Triage, ctx: PluginContext, work: Work) -> Culprit | None:
         index
         for index, result in evidence.tensors.items()
         if index in place and result.first_divergent is not None and result.first_divergent.module == culprit.module
-    ]
-    if not named:
-        return culprit.model_copy(
-            update={"confirmation": "not tried: no module was named whose tensors can be replaced"}
-        )
-    chosen = max(named, key=lambda index: (_error(evidence, index), -index))
-    ordered = sorted(evidence.tensors[chosen].modules, key=lambda row: row.order)
+    ] or [index for index in (culprit.prompt,) if index in place]
+    chosen = max(named, key=lambda index: (_error(evidence, index), -index), default=None)
+    if chosen is None:
+        return culprit.model_copy(update={"confirmation": "not tried: the prompt is not one of this call's"})
+    ordered = sorted(evidence.tensors[chosen].modules, key=lambda row: row.order) if chosen in evidence.tensors else []
     failed = [row.module for row in ordered if row.verdict is Verdict.FAIL]
     try:
         case = open_case(ctx, place[chosen])
+        order = list(dict.fromkeys(row.module for row in ordered)) or injection_plan(ctx).taps
         candidates = candidates_of(culprit, failed)
-        order = list(dict.fromkeys(row.module for row in ordered))
         controls = [control_tap(module, order, load_triage_tree()) for module in candidates]
         wanted = list(dict.fromkeys([*candidates, *(tap for tap in controls if tap is not None)]))
         with captured_injections(ctx, case.position, case.forced, order, wanted) as injections:

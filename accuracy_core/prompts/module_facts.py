@@ -69,13 +69,14 @@ def _order(result: TensorCompareResult, module: str) -> int:
 
 
 def kv_found(kv: Mapping[int, KvResult]) -> KvFound | None:
-    """The result of the prompt whose pattern most failing prompts show; None when nothing was measured."""
+    """The result that speaks for the run: a cache that is itself at fault, then the pattern that most failing prompts
+    show. None when nothing was measured."""
     measured = {index: result for index, result in kv.items() if result.verdict is not None}
     bad = {index: result for index, result in measured.items() if result.verdict is not Verdict.PASS}
     if not bad:
         return KvFound(min(measured), measured[min(measured)]) if measured else None
     votes = Counter(result.pattern for result in bad.values())
-    best = min(bad, key=lambda index: (-votes[bad[index].pattern], index))
+    best = min(bad, key=lambda index: (not bad[index].cache_fault, -votes[bad[index].pattern], index))
     return KvFound(best, bad[best])
 
 
@@ -115,8 +116,13 @@ def module_facts(tree: TriageTree, evidence: Evidence) -> dict[str, Fact]:
 
 
 def cache_at_fault(tree: TriageTree, place: TensorPlace | None, kv: KvResult) -> bool:
-    """Were keys and values right before they were written? The pattern says so, unless a module in front of the cache
-    was found wrong."""
+    """Were keys and values right before they were written?
+
+    Told by what attention was given where that was recorded; else by the pattern, unless a module in front of the cache
+    was found wrong.
+    """
+    if kv.cache_fault is not None:
+        return kv.cache_fault
     if kv.pattern not in _WRITE_PATTERNS:
         return False
     if place is None:

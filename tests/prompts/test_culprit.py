@@ -75,6 +75,14 @@ def test_whether_the_cache_is_at_fault_depends_on_what_comes_before_it(module, a
     assert ("kv_at_fault" in lit) is at_fault
 
 
+@pytest.mark.parametrize(("cache_fault", "at_fault"), [(True, True), (False, False), (None, True)])
+def test_what_attention_was_given_counts_more_than_the_pattern(cache_fault, at_fault):
+    result = kv(KvPattern.ONE_SLOT).model_copy(update={"cache_fault": cache_fault})
+    found, lit = judged({3}, kv=[result])
+    assert ("kv_at_fault" in lit) is at_fault
+    assert (found.culprit.module is not None) is at_fault
+
+
 def test_a_right_cache_and_wrong_attention_is_the_read_side():
     _, lit = judged({3}, tensors=[tensors("model.layers.1.self_attn.attn", phase=Phase.DECODE)], kv=[kv()])
     assert {"kv_clean", "kv_read"} <= lit
@@ -83,7 +91,8 @@ def test_a_right_cache_and_wrong_attention_is_the_read_side():
 def test_kv_alone_names_layer_head_and_position():
     found, lit = judged({1, 2}, kv=[kv(KvPattern.ONE_SLOT, at=1, head=0, position=5)])
     culprit = found.culprit
-    assert (culprit.module, culprit.layer, culprit.head, culprit.position) == ("KV cache (key)", 1, 0, 5)
+    assert (culprit.layer, culprit.head, culprit.position) == (1, 0, 5)
+    assert culprit.module == "model.layers.1.self_attn.attn"
     assert culprit.phase is Phase.DECODE
     assert "modules_clean" not in lit
 
@@ -109,6 +118,11 @@ def test_what_is_missing_ends_its_branch_with_the_reason():
             range(8),
             {"tensors": [tensors("model.layers.1.mlp.down_proj")], "kv": [kv(KvPattern.SPREAD, at=0)]},
             "layer 0 is wrong, yet the first divergent module is in layer 1",
+        ),
+        (
+            range(8),
+            {"tensors": [tensors("model.layers.1.mlp.down_proj")], "kv": [kv(KvPattern.SPREAD, at=1)]},
+            "model.layers.1.mlp.down_proj comes behind them",
         ),
         (
             range(8),

@@ -69,9 +69,6 @@ class Witness(PromptPlugin):
     def __init__(self, name, make, *, fail=None):
         self.name, self.make, self.fail, self.contexts = name, make, fail, []
 
-    def pre_llm(self, ctx):
-        assert ctx.engine is None or ctx.engine.opened
-
     def run(self, ctx):
         self.contexts.append(ctx)
         if self.fail is not None:
