@@ -34,7 +34,8 @@ class HfTaps:
 
     `replace` maps a tap to rows (positions from 0, features), to a `TapValue`, or to several.
 
-    K and V of earlier positions that come out of a KV cache are replaced, too, but not in the cache itself.
+    `key` and `value` are taken on their way into the KV cache where there is one, so that what a cache does to them
+    shows in `attn` alone; rows put there are what the cache keeps. A latent cache is passed by.
     Expert choice follows replaced router logits. `residual_mid` is replaced for the MLP, not in the residual sum.
 
     Raises ConfigurationError for taps that the model lacks, InputMismatchError for a batch, or rows that do not fit.
@@ -88,6 +89,11 @@ class HfTaps:
                     at = self._at_logits if point.kind == "logits" else self._at_output
                     hook = point.module.register_forward_hook(partial(at, point), with_kwargs=True)
                     stack.callback(hook.remove)
+            for module, listener in listeners.items():
+                assert isinstance(listener, _Kernel)
+                if "key" in listener.taps or "value" in listener.taps:
+                    cache_hook = module.register_forward_pre_hook(listener.before_cache, with_kwargs=True)
+                    stack.callback(cache_hook.remove)
             if listeners:
                 stack.enter_context(listening(listeners))
             self._exits = stack.pop_all()
@@ -169,21 +175,40 @@ class _Kernel:
 
     def __init__(self, owner: HfTaps) -> None:
         self._owner = owner
+        self._cache: _CacheTap | None = None
+        self._cached = False
         self.taps: dict[str, str] = {}
+
+    def before_cache(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Stand between the attention module and its KV cache, if it is given one by its usual name."""
+        self._cached = False
+        cache = kwargs.get("past_key_values")
+        if cache is None or hasattr(module, "kv_lora_rank"):
+            return None
+        if self._cache is None or self._cache.inner is not cache:
+            self._cache = _CacheTap(self, cache)
+        return args, {**kwargs, "past_key_values": self._cache}
+
+    def on_update(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V of the new tokens, (1, kv_heads, new tokens, head_dim)."""
+        self._cached = True
+        return self._pass("key", key), self._pass("value", value)
 
     def on_inputs(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        changed = []
-        for kind, tensor in (("query", query), ("key", key), ("value", value)):
-            if kind in self.taps:
-                rows = tensor[0].transpose(0, 1).reshape(tensor.shape[2], -1)
-                put = self._owner.pass_rows(self.taps[kind], rows, self._owner.tokens)
-                if put is not rows:
-                    heads, count, width = tensor.shape[1:]
-                    tensor = put.reshape(count, heads, width).transpose(0, 1).unsqueeze(0)
-            changed.append(tensor)
-        return changed[0], changed[1], changed[2]
+        query = self._pass("query", query)
+        if self._cached:
+            return query, key, value
+        return query, self._pass("key", key), self._pass("value", value)
+
+    def _pass(self, kind: str, tensor: torch.Tensor) -> torch.Tensor:
+        if kind not in self.taps:
+            return tensor
+        heads, count, width = tensor.shape[1:]
+        rows = tensor[0].transpose(0, 1).reshape(count, -1)
+        put = self._owner.pass_rows(self.taps[kind], rows, self._owner.tokens)
+        return tensor if put is rows else put.reshape(count, heads, width).transpose(0, 1).unsqueeze(0)
 
     def on_output(self, output: torch.Tensor) -> torch.Tensor:
         if "attn" not in self.taps:
@@ -191,6 +216,21 @@ class _Kernel:
         rows = output.reshape(self._owner.tokens, -1)
         put = self._owner.pass_rows(self.taps["attn"], rows)
         return output if put is rows else put.reshape(output.shape)
+
+
+class _CacheTap:
+    """A KV cache as seen from one attention module; everything but `update` is the cache's own."""
+
+    def __init__(self, kernel: _Kernel, inner: Any) -> None:
+        self.inner = inner
+        self._kernel = kernel
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        keys, values = self._kernel.on_update(keys, values)
+        return self.inner.update(keys, values, *args, **kwargs)
 
 
 def _values(given: Values) -> list[TapValue]:

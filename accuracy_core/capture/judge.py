@@ -21,8 +21,8 @@ class TapErrors:
 
     `whole`: against the references' own run. `local`: against what the reference's module makes of the target's own
     inputs. `judged` bool (positions,): False where the outcome is a toss-up and no error says anything. `loose`: the
-    tap's module was given tensors that were not tapped, so its local error holds that of other modules. `first`: position
-    of the first row.
+    tap's module was given tensors that were not tapped, so its local error holds that of other modules. `first`:
+    position of the first row.
     """
 
     tap: str
