@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from accuracy_core.errors import InputMismatchError, NotMeasuredError, ReferenceError_
 from accuracy_core.outcome import Outcome, Verdict
 from accuracy_core.prompts.context import PluginContext
+from accuracy_core.prompts.engine_checks import FREE_TOKENS, greedy_findings, prompt_findings
 from accuracy_core.prompts.engine_session import read_logits
 from accuracy_core.prompts.plugin import PromptPlugin
 from accuracy_core.prompts.plugins.logit_artifacts import save_artifacts
@@ -72,14 +73,15 @@ class LogitValPlugin(PromptPlugin):
             raise NotMeasuredError("logit validation needs an engine and goldens")
         errors: dict[int, str] = {}
         sides = [side for i in range(len(ctx.prompts)) if (side := _golden_side(ctx, i, errors)) is not None]
-        sides = _replay(ctx, sides, errors)
+        findings = [] if _three_way(ctx) else [_TWO_WAY_ONLY]
+        sides = _replay(ctx, sides, errors, findings)
         results, status, location = _compare(ctx, sides, errors)
         return {
             "passed": None if status.verdict is None else status.verdict is Verdict.PASS and not status.errors,
             "status": status,
             "prompts": results,
             "location": location,
-            "findings": [] if _three_way(ctx) else [_TWO_WAY_ONLY],
+            "findings": findings,
             "logits": {ctx.prepared[side.position].index: (side.fp32, side.expected, side.target) for side in sides},
         }
 
@@ -117,7 +119,8 @@ def _golden_side(ctx: PluginContext, position: int, errors: dict[int, str]) -> _
     return _Side(position, fp32[: ctx.output_length], expected[: ctx.output_length], forced)
 
 
-def _replay(ctx: PluginContext, sides: list[_Side], errors: dict[int, str]) -> list[_Side]:
+def _replay(ctx: PluginContext, sides: list[_Side], errors: dict[int, str], findings: list[Finding]) -> list[_Side]:
+    """The sides with the target's rows. What the engine did otherwise than it was asked goes into `findings`."""
     import torch
 
     assert ctx.engine is not None
@@ -133,6 +136,8 @@ def _replay(ctx: PluginContext, sides: list[_Side], errors: dict[int, str]) -> l
         for side in sides
     ]
     answers = {r.request_id: r for r in ctx.engine.replay(requests, lambda done, n: ctx.progress("replay", done, n))}
+    findings += prompt_findings(requests, list(answers.values()))
+    findings += _greedy(ctx, sides[0])
     done = []
     for side, request in zip(sides, requests, strict=True):
         answer = answers.get(request.request_id)
@@ -144,6 +149,14 @@ def _replay(ctx: PluginContext, sides: list[_Side], errors: dict[int, str]) -> l
         sampled = torch.tensor(answer.argmax_ids or rows.argmax(dim=-1).tolist(), dtype=torch.int64)
         done.append(replace(side, target=rows.unsqueeze(1), sampled=sampled.unsqueeze(1), route=answer.route))
     return done
+
+
+def _greedy(ctx: PluginContext, side: _Side) -> list[Finding]:
+    """Whether the engine's sampler takes the best token, seen on one prompt."""
+    assert ctx.engine is not None
+    count = min(FREE_TOKENS, len(side.forced))
+    name = f"prompt-{ctx.prepared[side.position].index}-greedy"
+    return greedy_findings(ctx.engine, ctx.prompts[side.position], count, name=name)
 
 
 def _problem(answer: ReplayResult | None, side: _Side) -> str:
