@@ -216,6 +216,13 @@ class S3Tier:
             raise
 
     def _read_metadata(self, key: str) -> GoldenMetadata | None:
+        """Raises DamagedEntryError if it is read damaged twice: bits also flip on the way."""
+        try:
+            return self._read_metadata_once(key)
+        except DamagedEntryError:
+            return self._read_metadata_once(key)
+
+    def _read_metadata_once(self, key: str) -> GoldenMetadata | None:
         try:
             answer = self._client().get_object(Bucket=self.bucket, Key=self._object(key, METADATA_NAME))
         except Exception as error:

@@ -200,23 +200,31 @@ class _Store:
         return adopted
 
     def _from_remote(self, key: str) -> Goldens | None:
+        """What the shared store has. Damaged in two downloads, it is condemned: bits also flip on the way."""
         if self.remote is None:
             return None
         try:
-            with self._folder() as (folder, on_disk):
-                if not self.remote.fetch(key, folder):
-                    return None
-                settle(folder)
-                entry = open_entry(folder, key)
-                if on_disk:
-                    self.disk.publish(key, folder)
-            return self._golden(entry, "s3")
+            try:
+                return self._download(self.remote, key)
+            except DamagedEntryError as error:
+                logger.info("golden %s… arrived damaged (%s): downloading it again", key[:12], error)
+                return self._download(self.remote, key)
         except DamagedEntryError as error:
             self.warn(f"golden {key[:12]}… in the shared store is damaged ({error}): computed again and replaced")
             self.remote.condemn(key)
         except OSError as error:
             self.warn(f"golden {key[:12]}… from the shared store cannot be kept: {_cause(error)}")
         return None
+
+    def _download(self, remote: RemoteTier, key: str) -> Goldens | None:
+        with self._folder() as (folder, on_disk):
+            if not remote.fetch(key, folder):
+                return None
+            settle(folder)
+            entry = open_entry(folder, key)
+            if on_disk:
+                self.disk.publish(key, folder)
+        return self._golden(entry, "s3")
 
     @contextmanager
     def _folder(self) -> Iterator[tuple[Path, bool]]:

@@ -185,6 +185,22 @@ class TestServer:
         assert golden.source == "computed"
         assert "digest" in golden.warnings[0]
 
+    @pytest.mark.parametrize("part", [".safetensors", METADATA_NAME])
+    def test_bit_flipped_in_one_download_costs_another_download(self, part: str, host: Host, proxy: FaultProxy) -> None:
+        compute, seen = Compute(), []
+        host("a", compute)
+
+        def rule(method: str, path: str, _: int) -> str | None:
+            if method == "GET" and path.endswith(part):
+                seen.append(path)
+                return "flip" if len(seen) == 1 else None
+            return None
+
+        proxy.rule = rule
+        golden = host("b", compute)
+        assert equal(golden, compute.tensors())
+        assert (golden.source, golden.warnings, compute.calls) == ("s3", (), 1)
+
     def test_server_that_is_not_there(self, host: Host, proxy: FaultProxy) -> None:
         proxy.close()
         compute = Compute()
