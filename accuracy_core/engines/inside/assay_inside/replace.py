@@ -11,7 +11,8 @@ from assay_inside.taps import visit
 class Replacements:
     """`wanted`: request id -> replacements, each {tap, file, tensor, first_row, columns}.
 
-    Values that are not finite are not put: what was computed stays. Made after the taps: a tap at the same place then records what the engine computed, and the replacement flows on.
+    Values that are not finite are not put: what was computed stays. Made after the taps: a tap at the same place then
+    records what the engine computed, and the replacement flows on.
     Raises ValueError for a tap, file or shape that cannot be.
     """
 
