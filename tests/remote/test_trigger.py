@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "ci"
+needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 RESULTS = ["combined_report.html", "junit.xml", "report.json"]
 
 
@@ -139,3 +141,33 @@ def test_results_on_another_machine_do_not_change_the_verdict(trigger: Any, tmp_
     result = trigger("--params", params(ending="fail"), "--wait", *key)
     assert result.exit_code == 2
     assert "has written no report" in result.output
+
+
+@pytest.fixture
+def script(api: str, deployment: str) -> Any:
+    """The example for plain curl."""
+
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(ROOT / "examples" / "ci" / "trigger.sh"), *arguments],
+            env={**os.environ, "PREFECT_API_URL": api}, text=True, capture_output=True, timeout=300, check=False,
+        )  # fmt: skip
+
+    return call
+
+
+@needs_curl
+@pytest.mark.parametrize(("ending", "code"), [("pass", 0), ("fail", 2), ("configuration", 3), ("infrastructure", 1)])
+def test_the_curl_example_says_the_same(script: Any, ending: str, code: int) -> None:
+    result = script(f"accuracy-debugger/{NAME}", params(ending=ending))
+    assert result.returncode == code, result.stdout + result.stderr
+    assert "/runs/flow-run/" in result.stdout
+
+
+@needs_curl
+def test_the_curl_example_cancels_and_refuses(script: Any) -> None:
+    late = script(f"accuracy-debugger/{NAME}", params(ending="never"), "key-late", "5")
+    assert late.returncode == 4, late.stdout + late.stderr
+    for wrong in ((f"accuracy-debugger/{NAME}", '{"ending": "typo"}'), ("accuracy-debugger/none", "{}"),
+                  (f"accuracy-debugger/{NAME}", "{")):  # fmt: skip
+        assert script(*wrong).returncode == 3
