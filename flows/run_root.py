@@ -20,12 +20,17 @@ def with_run_directory(parameters: RunParameters, *, part: str | None = None) ->
     """`parameters` with an output directory.
 
     Under a worker the working directory is a temporary one, and two runs may start in the same second: there the
-    directory is `$ASSAY_RUNS_DIR/<model>-<time>-<id of the flow run>`. `part` names one of several runs of the current
+    directory is `$ASSAY_RUNS_DIR/<model>-<time>-<id of the flow run>`, and a given relative one is below
+    `$ASSAY_RUNS_DIR`. `part` names one of several runs of the current
     flow run: `<root>/nightly-<time>-<id>/<part>`.
     """
-    if parameters.output_dir is not None or (deployment.id is None and part is None):
+    given = parameters.output_dir
+    if deployment.id is None and (given is not None or part is None):
         return with_output_dir(parameters)
     root = os.environ.get(RUNS_DIR) or (os.path.expanduser(DEFAULT_RUNS_DIR) if deployment.id else "runs")
+    if given is not None:
+        absolute = "://" in given or os.path.isabs(os.path.expanduser(given))
+        return parameters if absolute else parameters.model_copy(update={"output_dir": f"{root.rstrip('/')}/{given}"})
     model = parameters.engine.model.rstrip("/").rsplit("/", 1)[-1]
     began = flow_run.scheduled_start_time or datetime.now(UTC)  # the same for all parts
     name = f"{'nightly' if part else model}-{began:%Y%m%d-%H%M%S}-{str(flow_run.id)[:8]}"
