@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,17 @@ class TapPlan:
     def taps(self) -> list[str]:
         """Canonical taps that come out, in the order of the map."""
         return [*self.sources, *([LM_HEAD] if self.logits else [])]
+
+    def only(self, taps: Collection[str]) -> TapPlan:
+        """The same for some canonical taps. Those that the map does not know are in its `missing`."""
+        chosen = {tap: source for tap, source in self.sources.items() if tap in taps}
+        logits = self.logits and LM_HEAD in taps
+        missing = {
+            tap: self.missing.get(tap, "the engine has no such module")
+            for tap in taps
+            if tap not in chosen and not (tap == LM_HEAD and logits)
+        }
+        return TapPlan(chosen, missing, logits)
 
     def assemble(self, raw: Mapping[str, torch.Tensor], logits: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
         """Canonical tap -> (positions, features) out of raw tap -> (positions, features).
@@ -238,4 +249,3 @@ def _source(place: Place, widths: Mapping[Part, tuple[int, int]], config: Mappin
     puts = [Put(raw, columns, scale) for raw in place.put or (place.raw,)]
     puts += [Put(raw, columns, 0.0) for raw in place.zero]
     return Source(place.raw, columns, tuple(puts))
-
