@@ -54,3 +54,11 @@ def test_a_config_file_must_hold_a_mapping(tmp_path):
         load_config(path)
     with pytest.raises(ConfigurationError, match="cannot read"):
         load_config(tmp_path / "missing.yaml")
+
+
+def test_refresh_names_stages_of_the_run():
+    assert build_parameters({"refresh": ["evaluate"]}).refresh == ["evaluate"]
+    with pytest.raises(ConfigurationError, match="refresh names evaluate"):
+        build_parameters({"refresh": ["evaluate"], "stages": ["report"]})
+    with pytest.raises(ConfigurationError, match="refresh"):
+        build_parameters({"refresh": ["evaluat"]})
