@@ -120,9 +120,9 @@ def _prefix(model: Any, snapshot: CallSnapshot, tensors: dict[str, torch.Tensor]
     """A cache that holds every position before the call."""
     import torch
 
-    from accuracy_core.engines.hf_cache import full_cache
+    from accuracy_core.capture.kv.reference import recording_cache
 
-    cache = full_cache(model)
+    cache = recording_cache(model.config)
     if not snapshot.first_position:
         return cache, "none"
     saved = _saved(model, tensors)

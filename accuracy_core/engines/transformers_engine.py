@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from accuracy_core.engines.checkpoint import check_lengths, effective_config, resolve_checkpoint, tokens_to_generate
 from accuracy_core.engines.cores import CoreLease
+from accuracy_core.engines.hf_captures import HfCaptures
+from accuracy_core.engines.hf_model import load_model, torch_threads
 from accuracy_core.engines.injected import injected_fault
 from accuracy_core.engines.protocol import Capabilities, Progress
 from accuracy_core.engines.replaying import refusal, replay_each
 from accuracy_core.engines.scratch import Scratch
-from accuracy_core.errors import ConfigurationError, EngineDiedError, EngineStartError
+from accuracy_core.errors import ConfigurationError, EngineDiedError
 from accuracy_core.faults import FAULTS
 from accuracy_core.faults.fault import SAMPLER
 from accuracy_core.schemas import EngineSpec, FaultSpec, Platform, ReplayRequest, ReplayResult
@@ -54,7 +56,7 @@ class TransformersEngine:
         try:
             self.scratch.mkdir(parents=True, exist_ok=True)
             self._device = "cuda" if spec.platform is Platform.CUDA else "cpu"
-            self._model = _load(spec, model).to(self._device)
+            self._model = load_model(spec, model).to(self._device)
             self.set_fault(spec.fault)
         except BaseException:
             self.close()
@@ -65,14 +67,13 @@ class TransformersEngine:
 
         Raises ConfigurationError for a fault that this model cannot have.
         """
-        if self._model is None:
-            raise EngineDiedError("the engine was closed", fix="open a new one")
+        model = self._loaded()
         chosen = injected_fault(self.spec, self._config, fault, engine="transformers") if fault is not None else None
         if self._take_out is not None:
             self._take_out()
             self._take_out = None
         if chosen is not None:
-            self._take_out = FAULTS[chosen.name].inject_hf(self._model, chosen)
+            self._take_out = FAULTS[chosen.name].inject_hf(model, chosen)
         self.spec = self.spec.model_copy(update={"fault": fault})
 
     @property
@@ -83,11 +84,17 @@ class TransformersEngine:
         return Capabilities(
             forced_decode=True,
             raw_logits=True,
+            kv_cache=True,
+            hooks=True,
+            replacement=True,
             versions={"torch": torch.__version__, "transformers": transformers.__version__},
         )
 
     def module_names(self) -> dict[str, str]:
-        return {}
+        """Canonical tap -> class of its module, or of the module around it; raw taps here are `TAP:out0`."""
+        from accuracy_core.capture.hf_points import find_points
+
+        return {tap: type(point.module).__name__ for tap, point in find_points(self._loaded()).items()}
 
     def replay(self, requests: Sequence[ReplayRequest], on_progress: Progress | None = None) -> list[ReplayResult]:
         """One result per request, in order; rows in `<scratch>/<request id>.safetensors` as `logits` float32 (tokens,
@@ -101,29 +108,37 @@ class TransformersEngine:
     def _replay_one(self, request: ReplayRequest) -> ReplayResult:
         from safetensors.torch import save_file
 
-        with self._prompts() as seen:
-            logits, tokens = self._decode(
-                request.prompt_token_ids, request.forced_token_ids, tokens_to_generate(request)
-            )
+        try:
+            captures = HfCaptures(self._loaded(), request)
+            with self._prompts() as seen, captures.recording():
+                logits, tokens, cache = self._decode(request, captures)
+            snapshots = captures.finish(cache, tokens, logits)
+        except ConfigurationError as error:  # of the captures: the request's length and tokens were checked before
+            return ReplayResult(request_id=request.request_id, token_ids=[], error=str(error))
         path = self.scratch / f"{request.request_id}.safetensors"
-        save_file({"logits": logits}, path)
+        tensors = {**captures.tensors, "logits": logits}
+        save_file(tensors, path)
         return ReplayResult(
             request_id=request.request_id,
             token_ids=tokens,
             argmax_ids=logits.argmax(-1).tolist(),
             seen_prompt_ids=seen[0] if seen else [],
             tensors=str(path),
-            names=["logits"],
+            names=sorted(tensors),
+            missing=captures.missing,
+            snapshots=snapshots,
         )
+
+    def _loaded(self) -> torch.nn.Module:
+        if self._model is None:
+            raise EngineDiedError("the engine was closed", fix="open a new one")
+        return self._model
 
     @contextmanager
     def _prompts(self) -> Iterator[list[list[int]]]:
         """Token ids that the embedding is given, a list per call of it: what the model really sees."""
         seen: list[list[int]] = []
-        model: Any = self._model
-        if model is None:
-            yield seen
-            return
+        model: Any = self._loaded()
         handle = model.get_input_embeddings().register_forward_pre_hook(
             lambda module, args: seen.append(args[0].flatten().tolist())
         )
@@ -132,31 +147,25 @@ class TransformersEngine:
         finally:
             handle.remove()
 
-    def _decode(self, prompt: list[int], forced: list[int], count: int) -> tuple[torch.Tensor, list[int]]:
-        """Rows float32 (count, vocab) and the tokens that followed them: forced, else the rows' argmax."""
+    def _decode(self, request: ReplayRequest, captures: HfCaptures) -> tuple[torch.Tensor, list[int], Any]:
+        """Rows float32 (count, vocab), the tokens that followed them (forced, else the rows' argmax), and the cache."""
         import torch
 
-        if self._model is None:
-            raise EngineDiedError("the engine was closed", fix="open a new one")
-        device = self._device
-        rows, tokens = [], []
-        step = torch.tensor([prompt], device=device)
-        cache = None
-        threads = torch.get_num_threads()
-        torch.set_num_threads(self.spec.num_threads)
-        try:
-            with torch.inference_mode():
-                for index in range(count):
-                    output = self._model(input_ids=step, past_key_values=cache, use_cache=True, logits_to_keep=1)
-                    cache = output.past_key_values
-                    row = output.logits[0, -1].float().cpu()
-                    token = forced[index] if forced else self._choose(row)
-                    rows.append(row)
-                    tokens.append(token)
-                    step = torch.tensor([[token]], device=device)
-        finally:
-            torch.set_num_threads(threads)
-        return torch.stack(rows), tokens
+        model, forced = self._loaded(), request.forced_token_ids
+        rows: list[torch.Tensor] = []
+        tokens: list[int] = []
+        step, cache = request.prompt_token_ids, captures.cache()
+        with torch_threads(self.spec.num_threads), torch.inference_mode():
+            for index in range(tokens_to_generate(request)):
+                ids = torch.tensor([step], device=self._device)
+                captures.before_call(ids[0], len(request.prompt_token_ids) + index - 1 if index else 0, cache)
+                output = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+                cache = output.past_key_values
+                row = output.logits[0, -1].float().cpu()
+                tokens.append(forced[index] if forced else self._choose(row))
+                rows.append(row)
+                step = tokens[-1:]
+        return torch.stack(rows), tokens, cache
 
     def _choose(self, row: torch.Tensor) -> int:
         """The best token of `row` (vocab,), or what a fault in the sampler makes of it."""
@@ -193,24 +202,3 @@ def check_supported(spec: EngineSpec) -> None:
         raise ConfigurationError(
             f"the transformers engine does not know {', '.join(refused)}", fix="leave them out, or use engine vllm"
         )
-
-
-def _load(spec: EngineSpec, model: str) -> torch.nn.Module:
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    try:
-        config = AutoConfig.from_pretrained(model, trust_remote_code=spec.trust_remote_code, **spec.hf_overrides)
-        dtype = spec.dtype if spec.dtype == "auto" else getattr(torch, spec.dtype)
-        # transformers' SDPA takes an attention soft cap and drops it without a word (transformers 5.19)
-        capped = getattr(config.get_text_config(), "attn_logit_softcapping", None)
-        loaded = AutoModelForCausalLM.from_pretrained(
-            model,
-            config=config,
-            dtype=dtype,
-            trust_remote_code=spec.trust_remote_code,
-            **({"attn_implementation": "eager"} if capped else {}),
-        )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise EngineStartError(f"{model} cannot be loaded: {error}", fix="check the checkpoint") from error
-    return loaded.eval()
