@@ -13,6 +13,7 @@ from flows.cli.doctor import doctor
 from flows.cli.goldens import goldens
 from flows.cli.report import report
 from flows.cli.run import run
+from flows.cli.selftest import selftest
 from flows.cli.trigger import trigger
 from flows.cli.up import up
 
@@ -48,6 +49,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(report)
 app.command()(doctor)
+app.command()(selftest)
 app.command()(cores)
 app.command()(trigger)
 app.command()(up)
