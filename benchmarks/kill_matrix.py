@@ -35,6 +35,7 @@ PROMPT = "Q: 1+1\nA:"
 #: what a log holds once the engine is at work
 AT_WORK = {"eval": ("eval_results/server.log", b"POST"), "prompt": ("prompt_analysis/engine.log", b"")}
 START_TIMEOUT_S = 240.0
+OVER_POLL_S = 3.0
 GONE_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 120.0
 
@@ -81,6 +82,7 @@ class Lane:
                     previous.next_starts = True
                 self._kill(cell, run_id)
                 previous = cell
+                print(f"{cell.name}: {cell.state}", file=sys.stderr, flush=True)
             except Exception as error:
                 cell.problem = f"{type(error).__name__}: {error}"
                 previous = None
@@ -112,7 +114,13 @@ class Lane:
             log = folder / path
             return log.exists() and words in log.read_bytes() and self.host.engine() is not None
 
+        asked = began
+
         def over() -> bool:
+            nonlocal asked
+            if time.monotonic() - asked < OVER_POLL_S:
+                return False
+            asked = time.monotonic()
             return self.fleet.run(run_id)["state"]["type"] in FINAL
 
         if not self.fleet.until(lambda: at_work() or over(), START_TIMEOUT_S) or not at_work():

@@ -89,6 +89,7 @@ def ensure_deployments(client: SyncPrefectClient, device_pools: Sequence[str]) -
             enforce_parameter_schema=True,
             work_pool_name=one.pool,
             work_queue_name=one.queue,
+            job_variables=one.job_variables,
             schedules=_schedules(one),
             concurrency_limit=one.concurrency.get("limit"),
             concurrency_options=_options(one),

@@ -35,6 +35,7 @@ class Declared:
     parameters: dict[str, Any] = field(default_factory=dict)
     schedules: Sequence[dict[str, Any]] = ()
     concurrency: dict[str, Any] = field(default_factory=dict)
+    job_variables: dict[str, Any] = field(default_factory=dict)
 
     def flow(self) -> Any:
         module, _, name = self.entrypoint.rpartition(".")
@@ -68,6 +69,7 @@ def _one(entry: dict[str, Any]) -> Declared:
         parameters=entry.get("parameters", {}),
         schedules=tuple(entry.get("schedules", ())),
         concurrency=entry.get("concurrency_limit", {}),
+        job_variables=entry["work_pool"].get("job_variables", {}),
     )
 
 

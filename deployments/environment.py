@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,6 +52,7 @@ def worker_settings(home: Path, port: int, auth: str | None, runs: str) -> dict[
     """For the workers and the runs they start. `runs` is where run directories go."""
     return {
         **client_settings(home, port, auth),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "PREFECT_WORKER_QUERY_SECONDS": str(QUERY_S),
         "PREFECT_WORKER_WEBSERVER_HOST": HOST,  # its default listens on every interface, should it be switched on
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_S),

@@ -38,7 +38,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        name = sys.argv[sys.argv.index("--served-model-name") + 1]
+        words = " ".join(sys.argv).replace("=", " ").split()
+        name = words[words.index("--served-model-name") + 1]
         self.answer({"object": "list", "data": [{"id": name, "object": "model"}]})
 
     def do_POST(self) -> None:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +23,8 @@ from deployments.up import Stack
 ROOT = Path(__file__).resolve().parents[2]
 FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 POLL_S = 0.2
+#: the server has the machine's cores to share with what is measured
+API_POLL_S = 1.0
 
 
 @dataclass
@@ -57,10 +59,20 @@ class Host:
 class Fleet:
     """Context manager: the server of `assay up`, and `hosts`. `folder` takes everything.
 
-    `light` deploys `light_flows` instead of Assay's own.
+    `light` deploys `light_flows` instead of Assay's own. `runs` is where run directories go, `environment` is added to
+    that of every worker.
     """
 
-    def __init__(self, folder: Path, pools: Sequence[str], *, query_s: float = 1, light: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        pools: Sequence[str],
+        *,
+        query_s: float = 1,
+        light: bool = False,
+        runs: str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = folder
         self.port = free_port()
         self.stack = Stack(folder / "home", self.port, None, str(folder / "runs"), [])
@@ -68,6 +80,8 @@ class Fleet:
         self._pools = list(pools)
         self._query_s = query_s
         self._light = light
+        self._runs = runs or str(folder / "runs")
+        self._environment = dict(environment or {})
         self._http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}/api", timeout=60)
 
     def __enter__(self) -> Fleet:
@@ -139,16 +153,16 @@ class Fleet:
 
     def wait_final(self, run_id: str, timeout_s: float) -> dict[str, Any]:
         """The run once it has ended, or as it is after `timeout_s`."""
-        self.until(lambda: self.run(run_id)["state"]["type"] in FINAL, timeout_s)
+        self.until(lambda: self.run(run_id)["state"]["type"] in FINAL, timeout_s, poll_s=API_POLL_S)
         return self.run(run_id)
 
-    def until(self, condition: Callable[[], object], timeout_s: float) -> bool:
+    def until(self, condition: Callable[[], object], timeout_s: float, *, poll_s: float = POLL_S) -> bool:
         """Poll. Returns whether it held within `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline:
                 return False
-            time.sleep(POLL_S)
+            time.sleep(poll_s)
         return True
 
     def ask(self, method: str, path: str, **options: Any) -> Any:
@@ -167,17 +181,20 @@ class Fleet:
     def _add(self, pool: str) -> None:
         from deployments.reconcile import worker_name
 
-        locks = self.folder / "locks" / pool
-        locks.mkdir(parents=True)
+        locks, home = self.folder / "locks" / pool, self.folder / "homes" / pool
+        for folder in (locks, home):
+            folder.mkdir(parents=True)
         own = {
             "ASSAY_LOCK_DIR": str(locks),
-            "ASSAY_CACHE_DIR": str(self.folder / "cache" / pool),
+            "HOME": str(home),
+            "ASSAY_CACHE_DIR": str(home / "cache"),
             "VLLM_NEURON_GOLDEN_CACHE_DIR": str(self.folder / "goldens"),
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
             "PYTHONPATH": str(ROOT),
+            **self._environment,
         }
-        settings = worker_settings(self.folder / "home", self.port, None, str(self.folder / "runs"))
+        settings = worker_settings(home / "prefect", self.port, None, self._runs)
         settings |= own | {"PREFECT_WORKER_QUERY_SECONDS": str(min(self._query_s, QUERY_S))}
         command = [sys.executable, "-m", "prefect", "worker", "start", "--type", "process"]
         command += ["--pool", pool, "--name", worker_name(pool)]
@@ -199,6 +216,7 @@ def _deploy_light(client: Any, pools: Sequence[str]) -> None:
                 parameter_openapi_schema=strict_schema(flow),
                 work_pool_name=pool,
                 work_queue_name="adhoc",
+                job_variables={"command": "python -m prefect.engine"},
             )
 
 
