@@ -6,6 +6,7 @@ from pathlib import Path
 
 from accuracy_core.errors import InfrastructureError
 from accuracy_core.pipeline import progress
+from accuracy_core.pipeline.identity import engine_identity
 from accuracy_core.pipeline.mirror import synchronised
 from accuracy_core.pipeline.run import Run
 from accuracy_core.pipeline.session import EvaluationSession
@@ -47,7 +48,7 @@ def evaluate(run: Run, session: EvaluationSession) -> dict[str, float]:
                 request_timeout_s=parameters.request_timeout_s,
                 max_length=run.engine.max_model_len,
                 cache_dir=request_cache(),
-                cache_identity=fingerprint(inputs["target"]),
+                cache_identity=answers_identity(run, session),
                 on_progress=progress.reporter(STAGE),
             )
         except InfrastructureError as error:
@@ -57,6 +58,14 @@ def evaluate(run: Run, session: EvaluationSession) -> dict[str, float]:
         keep_only(run.run_dir, STAGE, result.files)
         outputs.append(str(Path(result.results_dir).relative_to(local_path(run.run_dir.root))))
         return dict(result.scores)
+
+
+def answers_identity(run: Run, session: EvaluationSession) -> str:
+    """Under what lm-eval's answers are reused: target, the engine's installation, device. Asked to refresh, only what
+    this evaluation itself asked before its server died.
+    """
+    refreshed = session.nonce if STAGE in run.parameters.refresh else ""
+    return fingerprint([run.target_identity, engine_identity(run.parameters.engine), refreshed])
 
 
 def results_location(run: Run) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 from accuracy_core.engines.cores import CoreLease
@@ -17,6 +18,7 @@ class EvaluationSession:
     def __init__(self, run: Run, log_path: Path) -> None:
         self.run = run
         self.log_path = log_path
+        self.nonce = uuid.uuid4().hex  # of this evaluation, however often its server is started
         self._lease: CoreLease | None = None
         self._server: RunningServer | None = None
 

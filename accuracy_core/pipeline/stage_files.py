@@ -17,8 +17,9 @@ from accuracy_core.schemas import Part, RunDir, Schema
 if TYPE_CHECKING:
     from accuracy_core.schemas.run_dir import AnyPath
 
-#: outside these, whatever lies in a run directory was written by the prompt analysis and its plugins
-_OTHERS = {"eval_results", "task_analysis", "stages", "calibration"}
+#: where the prompt analysis and its plugins write. Never "whatever else is there": a directory may hold a user's
+#: own files, and results that are not wanted any more are removed
+_PROMPT_FOLDERS = ("prompt_analysis", "tensor_compare", "modules")
 _EVALUATION, _TASKS, _PROMPTS = "evaluate", "task_analysis", "prompt_analysis"
 
 
@@ -49,9 +50,8 @@ def stage_paths(root: Path, stage: str) -> list[Path]:
         return _below(root / "task_analysis")
     if stage != _PROMPTS:
         raise ValueError(f"stage {stage!r} has no results of its own")
-    folders = sorted(item for item in root.iterdir() if item.is_dir()) if root.exists() else []
-    kept = [folder for folder in folders if folder.name not in _OTHERS and not folder.name.startswith(".")]
-    return [path for folder in kept for path in _below(folder) if path != root / "prompt_analysis" / "engine.log"]
+    paths = [path for name in _PROMPT_FOLDERS for path in _below(root / name)]
+    return [path for path in paths if path != root / "prompt_analysis" / "engine.log"]
 
 
 def describe(run_dir: RunDir, stage: str, key: str, *, root: str, complete: bool, outputs: list[str]) -> StageFiles:

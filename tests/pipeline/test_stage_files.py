@@ -28,6 +28,8 @@ OTHERS = {
     "stages/prompt_analysis.json": "{}",
     "run_config.json": "{}",
     "combined_report.html": "page",
+    "notes/mine.txt": "a file of the user's",
+    "handover/x.json": "{}",
 }
 
 
@@ -71,6 +73,7 @@ def test_the_same_directory_keeps_its_files_and_loses_later_ones(first, referenc
     written(first.root, {"prompt_analysis/prompt_1/prompt_result.json": "of a later run"})
     assert bring_back(reference, first)
     assert names(first) == sorted(ANALYSIS)
+    assert (first.root / "notes/mine.txt").exists()
 
 
 @pytest.mark.parametrize("damage", ["gone", "changed", "longer", "directory gone"])

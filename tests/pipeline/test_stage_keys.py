@@ -164,3 +164,22 @@ def test_device_and_code_are_told(monkeypatch):
     assert identity.device_identity(Platform.CPU).startswith("cpu ")
     assert identity.device_identity(Platform.NEURON) != identity.device_identity(Platform.CPU)
     assert len(identity.code_identity()) == 64
+
+
+def test_answers_are_reused_for_the_same_installation_and_not_when_refreshed(tmp_path, monkeypatch):
+    from accuracy_core.pipeline import evaluation
+    from accuracy_core.pipeline.session import EvaluationSession
+
+    def identity_of(session=None, **more):
+        run = run_of(tmp_path, **more)
+        return evaluation.answers_identity(run, session or EvaluationSession(run, tmp_path / "server.log"))
+
+    before = identity_of()
+    assert identity_of() == before
+    assert identity_of(fault=FAULT) != before
+    refreshed = EvaluationSession(run_of(tmp_path), tmp_path / "server.log")
+    again = [identity_of(refreshed, refresh=["evaluate"]) for _ in range(2)]
+    assert again[0] == again[1] != before  # a second try of the same evaluation asks only what is missing
+    assert identity_of(refresh=["evaluate"]) not in (before, again[0])
+    monkeypatch.setattr(evaluation, "engine_identity", lambda spec: "rebuilt")
+    assert identity_of() != before
