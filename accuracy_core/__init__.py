@@ -28,7 +28,7 @@ _HOME = {
     "reconstruct_contiguous_kv": "accuracy_core.capture.kv",
     "PromptPlugin": "accuracy_core.prompts",
     "run_prompt_analysis": "accuracy_core.prompts",
-    "TensorComparePlugin": "accuracy_core.prompts.plugins.unavailable",
+    "TensorComparePlugin": "accuracy_core.prompts.plugins.tensor_compare",
     "generate_report": "accuracy_core.report",
     "EngineSpec": "accuracy_core.schemas",
     "open_engine": "accuracy_core.engines.registry",

@@ -68,6 +68,14 @@ class CaptureFiles:
         files._metadata = metadata
         return files
 
+    @classmethod
+    def again(cls, root: Path, run: str, side: str, dtype: str) -> CaptureFiles:
+        """The capture of this run if it was begun, else a new one (that of another run is written over)."""
+        try:
+            return cls.open(root, run, side)
+        except ConfigurationError:
+            return cls(root, run, side, dtype)
+
     @property
     def prompts(self) -> dict[int, CapturedPrompt]:
         return {prompt.index: prompt for prompt in self._metadata.prompts}

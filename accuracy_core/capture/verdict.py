@@ -12,12 +12,12 @@ from accuracy_core.capture.compare import Tensors, shape_problem
 from accuracy_core.capture.depth import depth_growth, progression
 from accuracy_core.capture.heads import heads_of
 from accuracy_core.capture.judge import Judgement, TapErrors, judge_tap
-from accuracy_core.capture.limits import TensorLimits
+from accuracy_core.capture.limits import TensorLimits, kind_of
 from accuracy_core.capture.routing import choice_differs, experts_per_token, router_of, undecided
 from accuracy_core.capture.taps import layer_of
 from accuracy_core.capture.tensor_error import TensorError, tensor_error
 from accuracy_core.outcome import Verdict
-from accuracy_core.schemas.prompt_result import Phase
+from accuracy_core.schemas.prompt_result import GuardHit, Phase
 from accuracy_core.schemas.tensor_result import DivergentModule, TensorCompareResult
 
 #: mean factor towards zero, in units of the dtype's spacing, that is worth a note: rounding to nearest gives none
@@ -33,7 +33,8 @@ class PromptTensors:
 
     `fp32`, `dtype`: the references' own runs. `target`: what the engine computed; `lm_head` may hold the last positions
     only. `local_fp32`, `local_dtype`: what the references' modules make of the target's inputs (see `capture.local`);
-    empty: not measured. `available`: every tap of the reference model.
+    empty: not measured. `available`: every tap of the reference model. `missing`, `wrong`: tap -> why it is not there,
+    or why what is there cannot be right (ranks that disagree, another number of layers).
     """
 
     prompt_length: int
@@ -44,6 +45,7 @@ class PromptTensors:
     local_dtype: Tensors = field(default_factory=dict)
     available: Sequence[str] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
+    wrong: Mapping[str, str] = field(default_factory=dict)
 
 
 def comparable(target: Tensors, reference: Tensors) -> dict[str, torch.Tensor]:
@@ -78,6 +80,7 @@ def judge_prompt(
         index=index,
         verdict=verdict,
         phase=first.phase if first else Phase.NONE,
+        guards=_guards(index, tensors.prompt_length, first, limits),
         prompt_length=tensors.prompt_length,
         positions=max((error.positions for error in whole.values()), default=0),
         modules=[judgement.metrics for judgement in judged],
@@ -93,6 +96,7 @@ def tap_errors(tensors: PromptTensors, config: Mapping[str, Any], dtype: torch.d
     """Errors of every tap that the target has, in the order of execution."""
     order = list(tensors.local_fp32) or list(tensors.fp32)
     order += [tap for tap in tensors.target if tap not in order]
+    order = [tap for tap in tensors.wrong if tap not in order] + order
     chosen = experts_per_token(config)
     loose = _loose(tensors)
     positions = max(
@@ -100,7 +104,9 @@ def tap_errors(tensors: PromptTensors, config: Mapping[str, Any], dtype: torch.d
     )
     found = []
     for number, tap in enumerate(order):
-        if tap not in tensors.target:
+        if tap in tensors.wrong:
+            found.append(TapErrors(tap, number, problem=tensors.wrong[tap]))
+        if tap in tensors.wrong or tap not in tensors.target:
             continue
         target = tensors.target[tap]
         heads = heads_of(tap, config)
@@ -142,6 +148,17 @@ def first_divergent(judged: Sequence[Judgement]) -> DivergentModule | None:
         local=local,
         evidence="; ".join(f"{item.metrics.phase}: {item.reason}" for item in here if item.reason),
     )
+
+
+def _guards(index: int, prompt_length: int, first: DivergentModule | None, limits: TensorLimits) -> list[GuardHit]:
+    """The first divergent module as a guard hit; `token` is the generation index of its position."""
+    if first is None:
+        return []
+    token = -1 if first.position is None else max(first.position - prompt_length + 1, 0)
+    limit = float(getattr(limits, kind_of(first.module)))
+    return [
+        GuardHit(guard="tensor_local", prompt=index, token=token, value=first.ratio, limit=limit, detail=first.evidence)
+    ]
 
 
 def _size(item: Judgement) -> float:

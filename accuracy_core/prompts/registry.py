@@ -10,6 +10,7 @@ from accuracy_core.errors import ConfigurationError
 from accuracy_core.prompts.plugin import PromptPlugin
 from accuracy_core.prompts.plugins.kv_cache import KvCachePlugin
 from accuracy_core.prompts.plugins.logit_val import LogitValPlugin
+from accuracy_core.prompts.plugins.tensor_compare import TensorComparePlugin
 
 #: name -> class; further plugins add themselves with `register`
 PLUGIN_REGISTRY: dict[str, type[PromptPlugin]] = {}
@@ -54,3 +55,4 @@ def make_plugins(
 
 register(LogitValPlugin)
 register(KvCachePlugin)
+register(TensorComparePlugin)
