@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accuracy_core.engines import processes
+from accuracy_core.engines.device_users import DEVICE_TOOL, device_users
 from accuracy_core.engines.devices import CORES_VARIABLE, cores_needed, platform_cores, visible_cores
 from accuracy_core.errors import ConfigurationError, DeviceBusyError, InfrastructureError
 from accuracy_core.schemas import EngineSpec, Platform
@@ -24,6 +25,8 @@ _POLL_S = 0.2
 #: a look at a lock (`cores_free`) holds it for an instant; even with no time to wait one try is not enough
 _LEAST_TRIES = 3
 _LEAST_POLL_S = 0.05
+#: how long the device's tool may still show processes that have ended
+_TOOL_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,8 @@ def acquire_cores(
 
     Locks are taken in ascending order and none is kept while waiting for the others, so two callers cannot block each
     other. Raises ConfigurationError for a request that this host can never meet, DeviceBusyError naming the holders
-    when the cores are not free within `timeout_s`, InfrastructureError when a leftover cannot be ended.
+    when the cores are not free within `timeout_s` or the device's tool shows a user that holds no lock,
+    InfrastructureError when a leftover cannot be ended.
     """
     known = platform_cores(platform)
     wanted = _possible(platform, known, count, cores)
@@ -98,6 +102,7 @@ def acquire_cores(
         if lease is not None:
             try:
                 _end_leftovers(lease)
+                _check_unused(lease)
             except BaseException:
                 lease.release()
                 raise
@@ -252,3 +257,15 @@ def _end_leftovers(lease: CoreLease) -> None:
             f"an earlier engine is still on {lease.platform.value} cores {list(lease.cores)}: processes {survivors}",
             fix="end them, they ignore SIGKILL or belong to another user",
         )
+
+
+def _check_unused(lease: CoreLease) -> None:
+    """The device's own tool must show nobody: a process that takes no lock would share the cores with us."""
+    deadline = time.monotonic() + _TOOL_S
+    while users := device_users(lease.platform, lease.cores):
+        if time.monotonic() >= deadline:
+            raise DeviceBusyError(
+                f"{lease.platform.value} cores {list(lease.cores)} are used by processes {users}, which hold no lock",
+                fix=f"end them; or set ${DEVICE_TOOL}=off where devices are shared on purpose",
+            )
+        time.sleep(_POLL_S)  # the driver takes a moment to notice that a process is gone
