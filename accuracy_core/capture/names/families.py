@@ -131,6 +131,27 @@ _GPT_OSS = Family(
     {**_LLAMA_FRAME, **_attention("attn"), **_experts("mlp", "router")},
 )
 
+_MLA = f"{_L}.self_attn.mla_attn"
+# Multi-head latent attention: the cache holds one latent per token, so keys and values exist in the reference only.
+_DEEPSEEK = Family(
+    "deepseek",
+    _TOP,
+    {
+        **_LLAMA_FRAME,
+        **{
+            f"self_attn.{name}": Place(f"{_L}.self_attn.{name}:out0")
+            for name in ("q_proj", "q_a_layernorm", "q_b_proj", "kv_a_layernorm")
+        },
+        "self_attn.query": Place(f"{_MLA}.mla_attn:query"),
+        "self_attn.attn": Place(f"{_MLA}.mla_attn:attn"),
+        "self_attn.o_proj": Place(f"{_MLA}.o_proj:out0"),
+        "self_attn": Place(f"{_L}.self_attn:out0"),
+        **_MLP,
+        "mlp.gate": Place(f"{_L}.mlp.gate:out0"),
+        "mlp.shared_experts": Place(f"{_L}.mlp.shared_experts:out0"),
+    },
+)
+
 #: `model_type` of a configuration -> family
 FAMILIES: dict[str, Family] = {
     "llama": _LLAMA,
@@ -142,6 +163,8 @@ FAMILIES: dict[str, Family] = {
     "mixtral": _MIXTRAL,
     "qwen3_moe": _QWEN3_MOE,
     "gpt_oss": _GPT_OSS,
+    "deepseek_v2": _DEEPSEEK,
+    "deepseek_v3": _DEEPSEEK,
 }
 
 
