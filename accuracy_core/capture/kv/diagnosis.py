@@ -37,7 +37,9 @@ class Diagnosis:
     found: FirstFault = field(default_factory=FirstFault)
     cache_fault: bool | None = None
     evidence: list[str] = field(default_factory=list)
-    _rows: torch.Tensor | None = None
+    _early: bool = False
+    _late: bool = False
+    _count: int = 0
     _proof: GuardHit | None = None
 
     def at_shape(self, layer: int) -> None:
@@ -57,12 +59,14 @@ class Diagnosis:
         differs = any(side.wrong is not None and bool(side.wrong.any()) for side in judged.values())
         if not findings or not (certain or differs or first_time):
             return
-        shown = min(findings.values(), key=lambda item: (_place(item), WHICH.index(item.place.which)))
+        shown = min(findings.values(), key=lambda item: (_step(item), WHICH.index(item.place.which)))
         self.found = FirstFault(shown.pattern, shown.place)
         self.evidence = [text for item in findings.values() for text in item.evidence]
         known = all(side.wrong is not None for side in judged.values())
         self.cache_fault = self._judge(shown.pattern, certain, differs, known)
-        self._rows = torch.stack([item.rows.any(0) for item in findings.values()]).any(0)
+        steps = torch.cat([item.written[item.rows.any(0)] for item in findings.values()])
+        self._early, self._late = bool((steps < self.prompt_length).any()), bool((steps >= self.prompt_length).any())
+        self._count = max(int(item.rows.any(0).sum()) for item in findings.values())
         self._explain(layer.layer, differs, known)
         if certain:
             self._proof = self._certain_hit(shown)
@@ -114,7 +118,7 @@ class Diagnosis:
             guard="kv_misplaced",
             prompt=-1,
             token=position - self.prompt_length if position >= self.prompt_length else -1,
-            value=float(int(self._rows.sum()) if self._rows is not None else 1),
+            value=float(self._count),
             limit=0.0,
             detail="; ".join(shown.evidence),
         )
@@ -125,16 +129,13 @@ class Diagnosis:
 
     def phase(self) -> Phase:
         """Whether prefill, decode steps or both wrote the bad rows of the first bad layer."""
-        if self._rows is None:
-            return Phase.NONE
-        early, late = bool(self._rows[: self.prompt_length].any()), bool(self._rows[self.prompt_length :].any())
         return {(True, True): Phase.BOTH, (True, False): Phase.PREFILL, (False, True): Phase.DECODE}.get(
-            (early, late), Phase.NONE
+            (self._early, self._late), Phase.NONE
         )
 
 
-def _place(found: Found) -> int:
-    return found.place.position if found.place.position is not None else 0
+def _step(found: Found) -> int:
+    return int(found.written[found.place.position]) if found.place.position is not None else 0
 
 
 def _agreed(findings: dict[Which, Found]) -> bool:

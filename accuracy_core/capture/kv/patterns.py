@@ -17,12 +17,14 @@ _USUAL_BLOCKS = (128, 64, 32, 16)
 
 @dataclass(frozen=True)
 class Found:
-    """`rows` (heads, positions) bool: what the pattern covers; `place`: the first of them in the order of writing.
+    """`rows` (heads, positions) bool: what the pattern covers; `written` (positions,) int64: the token from
+    whose step on a position is wrong, its own or a later one whose values it holds; `place`: the first row to be wrong.
     `certain`: the values themselves prove that the cache holds the wrong rows, whatever the size of the error."""
 
     pattern: KvPattern
     place: KvPlace
     rows: torch.Tensor
+    written: torch.Tensor
     certain: bool = False
     evidence: list[str] = field(default_factory=list)
 
@@ -43,13 +45,21 @@ def recognise(
     target, fp32 = sides.target.float(), sides.fp32.float()
     present = sides.present if sides.present is not None else torch.ones(rows.shape[1], dtype=torch.bool)
 
-    def found(pattern: KvPattern, *evidence: str, certain: bool = False, at: torch.Tensor | None = None) -> Found:
-        covered = rows if at is None else at
-        return Found(pattern, _first(layer, which, covered), covered, certain, list(evidence))
+    order = torch.arange(rows.shape[1])
+
+    def found(
+        pattern: KvPattern,
+        *evidence: str,
+        certain: bool = False,
+        at: torch.Tensor | None = None,
+        written: torch.Tensor | None = None,
+    ) -> Found:
+        covered, steps = rows if at is None else at, order if written is None else written
+        return Found(pattern, _first(layer, which, covered, steps), covered, steps, certain, list(evidence))
 
     broken = rows & ~target.isfinite().all(-1)
     if bool(broken.any()):
-        where = _first(layer, which, broken)
+        where = _first(layer, which, broken, order)
         text = f"{here}: NaN or infinite first at head {where.head}, position {where.position}"
         return found(KvPattern.NONFINITE, f"{text} ({int(broken.sum())} rows)", at=broken)
 
@@ -93,9 +103,10 @@ def recognise(
     return found(KvPattern.SPREAD, f"{here}: {shown}, in no order: wrong before it was cached")
 
 
-def _first(layer: int, which: Which, rows: torch.Tensor) -> KvPlace:
-    """Earliest position, then lowest head: the order in which they were written."""
-    position = int(rows.any(0).nonzero()[0])
+def _first(layer: int, which: Which, rows: torch.Tensor, written: torch.Tensor) -> KvPlace:
+    """Written first, then lowest position, then lowest head."""
+    positions = rows.any(0).nonzero().flatten()
+    position = int(positions[written[positions].argmin()])  # the first of equals
     return KvPlace(layer=layer, head=int(rows[:, position].nonzero()[0]), position=position, which=which)
 
 
@@ -125,18 +136,23 @@ def _moved(
 ) -> Found:
     assert callable(found)
     first = min(moved.source)
+    written = torch.arange(rows.shape[1])
+    for position, source in moved.source.items():
+        written[position] = max(position, source)  # wrong once both should have been written
     examples = ", ".join(f"position {p} holds {q}" for p, q in sorted(moved.source.items())[:4])
     text = f"{here}: {examples}"
     offsets = {q - p for p, q in moved.source.items()}
     if int(rows.any(0).sum()) == 1:
-        result: Found = found(KvPattern.ONE_SLOT, text, certain=True, at=rows)
+        result: Found = found(KvPattern.ONE_SLOT, text, certain=True, at=rows, written=written)
     elif block_size and all(offset % block_size == 0 for offset in offsets):
         blocks = f"block {first // block_size} holds block {moved.source[first] // block_size}"
-        result = found(KvPattern.FROM_BLOCK, f"{text}: {blocks}", certain=True, at=rows)
+        result = found(KvPattern.FROM_BLOCK, f"{text}: {blocks}", certain=True, at=rows, written=written)
     elif moved.share >= limits.pattern_share:
-        result = found(KvPattern.SHIFTED, f"{text}: written {-moved.offset:+d} slots away", certain=True, at=rows)
+        result = found(
+            KvPattern.SHIFTED, f"{text}: written {-moved.offset:+d} slots away", certain=True, at=rows, written=written
+        )
     else:
-        result = found(KvPattern.SHIFTED, f"{text}: rows of other positions", certain=True, at=rows)
+        result = found(KvPattern.SHIFTED, f"{text}: rows of other positions", certain=True, at=rows, written=written)
     return result
 
 
