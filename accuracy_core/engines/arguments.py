@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from accuracy_core.engines.checkpoint import check_sizes
 from accuracy_core.engines.environment import EXTENSION
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.schemas import EngineSpec, Platform
@@ -14,15 +15,16 @@ from accuracy_core.schemas import EngineSpec, Platform
 _KV_LEAST, _KV_MOST = 64 << 20, 4 << 30
 _KV_TOKENS_PER_BLOCK = 128
 #: any of these settles the size of the KV cache
-_KV_SETTINGS = ("kv_cache_memory_bytes", "gpu_memory_utilization", "num_gpu_blocks_override")
+_KV_SETTINGS = ("kv_cache_memory_bytes", "gpu_memory_utilization")
 
 
 def spec_arguments(spec: EngineSpec, model: str, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What `spec` itself says, under vLLM's names. Fields at their neutral value are left to vLLM.
 
     `model` is the resolved checkpoint, `config` its parsed config.json where there is one. Raises ConfigurationError
-    for settings that exclude each other.
+    for settings that exclude each other, or that the checkpoint does not allow (see `check_sizes`).
     """
+    check_sizes(spec, config or {})
     arguments: dict[str, Any] = {
         "model": model,
         "dtype": spec.dtype,

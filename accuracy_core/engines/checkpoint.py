@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.schemas import EngineSpec, ReplayRequest
 
+#: vLLM's variable that allows more positions than the model was trained for
+_ALLOW_LONG = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 #: keys of generation_config.json that change what is sampled
 _SAMPLING_KEYS = (
     "do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty",
@@ -50,6 +53,45 @@ def context_length(spec: EngineSpec, config: Mapping[str, Any]) -> int | None:
         if isinstance(config.get(name), int):
             return int(config[name])
     return None
+
+
+def check_sizes(spec: EngineSpec, config: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError for sizes that this checkpoint does not have, before anything is started.
+
+    Checked: tensor parallel ranks that do not divide the attention heads, and a `max_model_len` beyond the positions
+    that the model was trained for. Rotary scaling extends them; $VLLM_ALLOW_LONG_MAX_MODEL_LEN in the engine's `env`,
+    which is vLLM's own word for it, allows what lies beyond.
+    """
+    ranks, heads = spec.tensor_parallel_size, config.get("num_attention_heads")
+    if isinstance(heads, int) and heads % ranks:
+        raise ConfigurationError(
+            f"{heads} attention heads cannot be split over {ranks} tensor parallel ranks",
+            fix=f"use a divisor of {heads}",
+        )
+    positions = context_length(spec.model_copy(update={"max_model_len": None}), config)
+    if spec.max_model_len is None or positions is None:
+        return
+    allowed = spec.env.get(_ALLOW_LONG, os.environ.get(_ALLOW_LONG, "0")).lower() in ("1", "true")
+    if spec.max_model_len > positions * _rotary_factor(config) and not allowed:
+        raise ConfigurationError(
+            f"max_model_len is {spec.max_model_len}, the model was trained for {positions} positions",
+            fix=f"lower max_model_len, give rotary scaling in hf_overrides, or set {_ALLOW_LONG}=1 in the engine's env "
+            "if you mean it",
+        )
+
+
+def _rotary_factor(config: Mapping[str, Any]) -> float:
+    """The largest factor by which rotary scaling stretches the positions; 1.0 without. Kinds may be nested by layer."""
+    found = [1.0]
+    for name in ("rope_parameters", "rope_scaling"):
+        value = config.get(name)
+        entries = [value, *value.values()] if isinstance(value, dict) else []
+        found += [
+            float(entry["factor"])
+            for entry in entries
+            if isinstance(entry, dict) and isinstance(entry.get("factor"), int | float)
+        ]
+    return max(found)
 
 
 def tokens_to_generate(request: ReplayRequest) -> int:

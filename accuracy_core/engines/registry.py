@@ -80,14 +80,15 @@ def check_spec(spec: EngineSpec) -> None:
     """Raise ConfigurationError for what can be found wrong with `spec` without loading anything.
 
     Checked: the engine's name, the model, the fault and its layer, the engine's interpreter and what it has, settings
-    that exclude each other, more cores than this host has.
+    that exclude each other or that the checkpoint does not allow, more cores than this host has.
     """
-    from accuracy_core.engines.checkpoint import effective_config, resolve_checkpoint
+    from accuracy_core.engines.checkpoint import check_sizes, effective_config, resolve_checkpoint
     from accuracy_core.engines.injected import injected_fault
 
     kind = engine_kind(spec.engine)
     config = effective_config(spec, resolve_checkpoint(spec))
     injected_fault(spec, config, engine="transformers" if spec.engine == "transformers" else "vllm")
+    check_sizes(spec, config)
     kind.check(spec)
     needed, there = leases_needed(spec), platform_cores(spec.platform)
     if needed > len(there):

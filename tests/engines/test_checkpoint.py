@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from accuracy_core.engines.checkpoint import (
     check_lengths,
+    check_sizes,
     context_length,
     effective_config,
     overridden_generation_defaults,
@@ -40,6 +42,37 @@ def test_max_model_len_wins_over_the_checkpoint() -> None:
         check_lengths(EngineSpec(model="m", max_model_len=8), [request(8, forced=4)], CONFIG)
     assert context_length(EngineSpec(model="m"), {"n_positions": 5}) == 5
     assert context_length(EngineSpec(model="m"), {}) is None
+
+
+HEADS = {"num_attention_heads": 6, "max_position_embeddings": 16}
+
+
+@pytest.mark.parametrize(
+    ("fields", "config"),
+    [
+        ({"tensor_parallel_size": 3, "max_model_len": 16}, HEADS),
+        ({"max_model_len": 32}, {**HEADS, "rope_scaling": {"type": "linear", "factor": 2.0}}),
+        ({"max_model_len": 64}, {**HEADS, "rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 4}}}),
+        ({"max_model_len": 17, "env": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}}, HEADS),
+        ({"tensor_parallel_size": 5, "max_model_len": 999}, {}),
+    ],
+)
+def test_sizes_that_the_checkpoint_has(fields: dict[str, Any], config: dict[str, Any]) -> None:
+    check_sizes(EngineSpec(model="m", **fields), config)
+
+
+@pytest.mark.parametrize(
+    ("fields", "config", "words"),
+    [
+        ({"tensor_parallel_size": 4}, HEADS, "6 attention heads cannot be split over 4 tensor parallel ranks"),
+        ({"max_model_len": 17}, HEADS, "max_model_len is 17, the model was trained for 16 positions"),
+        ({"max_model_len": 33}, {**HEADS, "rope_scaling": {"type": "linear", "factor": 2.0}}, "16 positions"),
+        ({"max_model_len": 17, "env": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "0"}}, HEADS, "16 positions"),
+    ],
+)
+def test_sizes_that_it_does_not_have(fields: dict[str, Any], config: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        check_sizes(EngineSpec(model="m", **fields), config)
 
 
 def test_strange_requests() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from accuracy_core.capture.taps import kv_tensor_name
 from accuracy_core.engines.protocol import TargetEngine
 from accuracy_core.engines.registry import ENGINES, check_spec, engine_kind, leases_needed, open_engine
 from accuracy_core.errors import ConfigurationError
@@ -88,12 +89,14 @@ def test_what_does_not_fit_is_refused(engine: TargetEngine) -> None:
         engine.replay([ask("strange", forced_token_ids=[260])])
 
 
-def test_unsupported_capture_is_an_error_of_the_request(engine: TargetEngine) -> None:
-    if engine.capabilities.kv_cache:
-        pytest.skip("this engine captures the KV cache")
-    refused, fine = engine.replay([ask("kv", capture=CaptureSpec(kv=True)), ask("plain")])
-    assert refused.error is not None
-    assert fine.error is None
+def test_captures_of_every_engine_have_the_same_shape(engine: TargetEngine) -> None:
+    assert engine.capabilities.kv_cache
+    assert engine.capabilities.hooks
+    capturing, plain = engine.replay([ask("kv", capture=CaptureSpec(kv=True)), ask("plain")])
+    assert (capturing.error, capturing.missing) == (None, {})
+    assert capturing.names == sorted(["logits", *(kv_tensor_name(i, w) for i in range(4) for w in ("key", "value"))])
+    assert plain.names == ["logits"]
+    assert load_file(str(capturing.tensors))[kv_tensor_name(3, "value")].shape == (2, 3, 32)
 
 
 def test_unknown_engine() -> None:
@@ -114,6 +117,8 @@ def test_unknown_engine() -> None:
         ({"fault": FaultSpec(name="kv-slot"), "engine_args": {"enforce_eager": False}}, "enforce_eager"),
         ({"engine": "transformers", "engine_args": {"block_size": 32}}, r"engine_args\.block_size"),
         ({"engine": "transformers", "quantization": "fp8"}, "quantization"),
+        ({"tensor_parallel_size": 3}, "4 attention heads cannot be split over 3"),
+        ({"max_model_len": 257}, "trained for 256 positions"),
     ],
 )
 def test_wrong_specs_are_found_without_loading(
