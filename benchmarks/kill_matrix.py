@@ -12,6 +12,7 @@ next run starts on the same cores. The exit status is 1 if anything is not as it
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -86,7 +87,8 @@ class Lane:
             except Exception as error:
                 cell.problem = f"{type(error).__name__}: {error}"
                 previous = None
-                self._clean()
+                with contextlib.suppress(Exception):
+                    self.fleet.restart(self.host)
         if previous is not None:
             try:
                 run_id = self._start(STAGES[1])
@@ -176,9 +178,6 @@ class Lane:
                 return False
 
         return int(not self.fleet.until(lambda: not alive(), GONE_TIMEOUT_S))
-
-    def _clean(self) -> None:
-        self.fleet.restart(self.host)
 
 
 def measure(cells: list[Cell], *, real: bool, whole: bool) -> float:

@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
@@ -21,7 +22,7 @@ from prefect.client.schemas.filters import (
     WorkPoolFilter,
     WorkPoolFilterName,
 )
-from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Crashed
 
@@ -30,6 +31,7 @@ from accuracy_core.outcome import exit_code
 from deployments.bootstrap import connected
 from flows.hooks import cancel_children
 
+_GONE = "infra: its process is gone (worker or host restarted)"
 _COUNTED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
 
 
@@ -59,7 +61,7 @@ def reconcile(client: SyncPrefectClient, pool: str, worker: str) -> list[str]:
         if is_running_here(run):
             continue
         cancelling = run.state is not None and run.state.type is StateType.CANCELLING
-        state = Cancelled() if cancelling else Crashed(message="infra: its process is gone (worker or host restarted)")
+        state: State[Any] = Cancelled() if cancelling else Crashed(message=_GONE)
         client.set_flow_run_state(run.id, state, force=True)
         cancel_children(None, run, state)
         done.append(f"{run.name}: {state.name}")

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import httpx
@@ -65,7 +65,7 @@ def run_stage(stage: Flow[..., Any], target: Target, **parameters: Any) -> Stage
     deployment or it refuses the parameters, InfrastructureError when the API stays away.
     """
     if not under_worker():
-        state: State[Any] = stage(**parameters, return_state=True)
+        state = cast(State[Any], stage(**parameters, return_state=True))
         result = state.result(raise_on_failure=False) if state.data is not None else None
         if isinstance(result, BaseException):
             raise result
@@ -102,7 +102,7 @@ def submit(target: Target, *, name: str | None = None, **parameters: Any) -> UUI
         raise InfrastructureError(
             f"the Prefect API cannot be reached: {type(error).__name__}", fix="is the server running?"
         ) from error
-    return child.id
+    return cast(FlowRun, child).id  # a coroutine only in an async caller
 
 
 def wait(run_ids: Sequence[UUID], target: Target) -> StageEnd:
