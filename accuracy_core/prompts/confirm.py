@@ -32,8 +32,8 @@ class Injections(Protocol):
         """Canonical taps that were captured for the prompt at `position` of the context, in order of execution."""
         ...
 
-    def replacements(self, position: int, tap: str) -> list[Replacement]:
-        """What puts the reference's rows in at `tap`, all positions. Raises NotMeasuredError with the reason."""
+    def replacements(self, position: int, taps: Sequence[str]) -> list[Replacement]:
+        """What puts the reference's rows in at `taps`, all positions. Raises NotMeasuredError with the reason."""
         ...
 
 
@@ -80,7 +80,8 @@ def confirm(
     """`culprit` with the experiment's result, for the first of `candidates`, and for the next one if that fails.
 
     A module is confirmed when the rows return to what clean rows show with its output replaced, and do not with its
-    layer's inputs replaced (where that is possible). `confirmed` stays None when no replay could be made, with the
+    layer's inputs replaced (where that is possible); or when they return with its output replaced in every layer.
+    `confirmed` stays None when no replay could be made, with the
     reason. Raises EngineDiedError when the engine goes.
     """
     tree = load_triage_tree()
@@ -133,7 +134,7 @@ def _examine(
     if output.healed is None:
         return None, [output], f"{module}: not possible ({output.reason})"
     if not output.healed:
-        return False, [output], f"{module}: replaced, and the error stays ({_figures(output)})"
+        return _everywhere(module, output, case, ctx, injections, tree)
     text = f"{module}: replaced, and the error vanishes ({_figures(output)})"
     if control is None:
         return True, [output], text
@@ -141,6 +142,33 @@ def _examine(
     if inputs.healed is None:
         return True, [output, inputs], f"{text}; its inputs could not be replaced ({inputs.reason})"
     return not inputs.healed, [output, inputs], f"{text}; {_inputs_text(module, inputs)}"
+
+
+def _everywhere(
+    module: str, output: ReplacementTrial, case: Case, ctx: PluginContext, injections: Injections, tree: TriageTree
+) -> tuple[bool | None, list[ReplacementTrial], str]:
+    """The same module in every layer: code that is wrong is wrong in all of them."""
+    text = f"{module}: replaced alone, and the error stays ({_figures(output)})"
+    others = same_in_every_layer(module, injections.taps(case.position))
+    if len(others) < 2:
+        return False, [output], text
+    trial = _trial("every_layer", module, case, ctx, injections, tree, taps=others)
+    if trial.healed is None:
+        return False, [output, trial], f"{text}; in every layer: not possible ({trial.reason})"
+    word = "vanishes" if trial.healed else "stays"
+    text += f"; replaced in all {len(others)} layers that have it, the error {word} ({_figures(trial)})"
+    return bool(trial.healed), [output, trial], text
+
+
+def same_in_every_layer(module: str, taps: Sequence[str]) -> list[str]:
+    """Taps that differ from `module` in the layer's number only. A layer's own output is none: it holds all before."""
+    parts = module.split(".")
+    places = [place for place, part in enumerate(parts) if part.isdigit()]
+    if not places or places[0] == len(parts) - 1:
+        return []
+    head, tail = parts[: places[0]], parts[places[0] + 1 :]
+    same = [tap for tap in taps if (got := tap.split("."))[: len(head)] == head and got[len(head) + 1 :] == tail]
+    return [tap for tap in same if layer_of(tap) is not None]
 
 
 def _inputs_text(module: str, trial: ReplacementTrial) -> str:
@@ -175,11 +203,18 @@ def control_tap(module: str, taps: Sequence[str], tree: TriageTree) -> str | Non
 
 
 def _trial(
-    kind: str, tap: str, case: Case, ctx: PluginContext, injections: Injections, tree: TriageTree
+    kind: str,
+    tap: str,
+    case: Case,
+    ctx: PluginContext,
+    injections: Injections,
+    tree: TriageTree,
+    *,
+    taps: Sequence[str] = (),
 ) -> ReplacementTrial:
     known = {"kind": kind, "module": tap, "prompt": case.index}
     try:
-        replacements = injections.replacements(case.position, tap)
+        replacements = injections.replacements(case.position, taps or [tap])
         name = f"confirm-{case.index}-{kind}-{tap}"
         after = _replay(name, case.position, case.forced, ctx, replacements)
     except EngineDiedError:

@@ -32,14 +32,15 @@ class CapturedInjections:
     def taps(self, position: int) -> list[str]:
         return list(self.order)
 
-    def replacements(self, position: int, tap: str) -> list[Replacement]:
-        if tap not in self.rows:
-            raise NotMeasuredError(f"the reference has no tensor at {tap}")
-        if not self.plan.replacement(tap):
-            why = self.plan.missing.get(tap, "its place in this engine is not known")
-            raise NotMeasuredError(f"{tap} cannot be replaced in this engine: {why}")
+    def replacements(self, position: int, taps: Sequence[str]) -> list[Replacement]:
+        for tap in taps:
+            if tap not in self.rows:
+                raise NotMeasuredError(f"the reference has no tensor at {tap}")
+            if not self.plan.replacement(tap):
+                why = self.plan.missing.get(tap, "its place in this engine is not known")
+                raise NotMeasuredError(f"{tap} cannot be replaced in this engine: {why}")
         file = self.folder / f"{len(list(self.folder.iterdir()))}.safetensors"
-        return self.plan.write_replacements({tap: self.rows[tap]}, file)
+        return self.plan.write_replacements({tap: self.rows[tap] for tap in taps}, file)
 
 
 @contextmanager

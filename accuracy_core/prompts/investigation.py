@@ -9,7 +9,7 @@ from typing import Any
 
 from accuracy_core.errors import AssayError, InfrastructureError
 from accuracy_core.outcome import Verdict
-from accuracy_core.prompts.confirm import candidates_of, confirm, control_tap, open_case, size
+from accuracy_core.prompts.confirm import candidates_of, confirm, control_tap, open_case, same_in_every_layer, size
 from accuracy_core.prompts.context import PluginContext
 from accuracy_core.prompts.escalation import ESCALATED, escalate
 from accuracy_core.prompts.evidence import LOGITS, TENSORS, Evidence, read_evidence
@@ -133,7 +133,8 @@ def _proven(found: Triage, ctx: PluginContext, work: Work) -> Culprit | None:
         order = list(dict.fromkeys(row.module for row in ordered)) or injection_plan(ctx).taps
         candidates = candidates_of(culprit, failed)
         controls = [control_tap(module, order, load_triage_tree()) for module in candidates]
-        wanted = list(dict.fromkeys([*candidates, *(tap for tap in controls if tap is not None)]))
+        everywhere = [tap for module in candidates for tap in same_in_every_layer(module, order)]
+        wanted = list(dict.fromkeys([*candidates, *(tap for tap in controls if tap is not None), *everywhere]))
         with captured_injections(ctx, case.position, case.forced, order, wanted) as injections:
             return confirm(culprit, candidates, case, ctx, injections)
     except (AssayError, OSError) as error:

@@ -76,7 +76,7 @@ def kv_found(kv: Mapping[int, KvResult]) -> KvFound | None:
     if not bad:
         return KvFound(min(measured), measured[min(measured)]) if measured else None
     votes = Counter(result.pattern for result in bad.values())
-    best = min(bad, key=lambda index: (not bad[index].cache_fault, -votes[bad[index].pattern], index))
+    best = min(bad, key=lambda at: (not bad[at].cache_fault, -votes[bad[at].pattern], -len(bad[at].guards), at))
     return KvFound(best, bad[best])
 
 

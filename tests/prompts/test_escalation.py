@@ -33,10 +33,10 @@ class HandMade:
     def taps(self, position):
         return list(ORDER)
 
-    def replacements(self, position, tap):
-        if tap in self.refused:
+    def replacements(self, position, taps):
+        for tap in set(taps) & set(self.refused):
             raise NotMeasuredError(f"{tap} cannot be replaced in this engine")
-        return [Replacement(tap=f"{tap}:out0", file="x.safetensors", tensor=tap)]
+        return [Replacement(tap=f"{tap}:out0", file="x.safetensors", tensor=tap) for tap in taps]
 
 
 class Setting:
@@ -45,7 +45,7 @@ class Setting:
     def __init__(self, tmp_path, monkeypatch):
         self.tmp_path = tmp_path
         self.goldens = make_goldens(len(PROMPTS), 8)
-        self.cured_by, self.bad, self.noise = CURED_BY, {1: 0.3, 2: 0.6}, {}
+        self.cured_by, self.all_of, self.bad = CURED_BY, set(), {1: 0.3, 2: 0.6}
         self.engine = CuringEngine(tmp_path, self.rows)
         self.tensors = Witness("tensor_compare", lambda i: tensors(BLAMED, index=i, phase=Phase.DECODE, position=6))
         self.kv = Witness("kv_cache", lambda i: kv(KvPattern.SHIFTED, index=i, at=1, head=1, position=5))
@@ -55,7 +55,8 @@ class Setting:
     def rows(self, request):
         index = int(request.request_id.split("-")[1])
         rows = clean_rows(self.goldens, index)
-        if index in self.bad and not {one.tap.removesuffix(":out0") for one in request.replacements} & self.cured_by:
+        replaced = {one.tap.removesuffix(":out0") for one in request.replacements}
+        if index in self.bad and not (self.all_of <= replaced if self.all_of else replaced & self.cured_by):
             noise = torch.randn(7, VOCAB, generator=torch.Generator().manual_seed(index))
             rows[1:] += self.bad[index] * noise
         return rows
@@ -154,7 +155,7 @@ def test_the_runs_headline_names_the_place_and_says_confirmed(setting):
 
 
 def test_a_wrong_suspicion_is_not_confirmed_and_the_next_candidate_is_tried(setting):
-    wrong = "model.layers.0.mlp.down_proj"
+    wrong = "model.layers.0.self_attn.q_proj"  # no other layer has it among the taps
     setting.tensors.make = lambda i: tensors(wrong, index=i, also=(BLAMED,), phase=Phase.DECODE)
     culprit = setting.run().status.culprit
     assert [(trial.module, trial.healed) for trial in culprit.trials] == [
@@ -162,6 +163,18 @@ def test_a_wrong_suspicion_is_not_confirmed_and_the_next_candidate_is_tried(sett
     ]  # fmt: skip
     assert (culprit.module, culprit.confirmed) == (BLAMED, True)
     assert any(wrong in text and "was named first" in text for text in culprit.contradictions)
+
+
+def test_code_that_is_wrong_in_every_layer_is_confirmed_by_replacing_all_of_them(setting):
+    first = "model.layers.0.self_attn.attn"
+    setting.all_of = {first, BLAMED}
+    setting.tensors.make = lambda i: tensors(first, index=i, also=(BLAMED,))
+    culprit = setting.run().status.culprit
+    assert [(trial.kind, trial.module, trial.healed) for trial in culprit.trials] == [
+        ("output", first, False), ("every_layer", first, True),
+    ]  # fmt: skip
+    assert (culprit.module, culprit.confirmed) == (first, True)
+    assert "in all 2 layers" in culprit.confirmation
 
 
 def test_a_place_behind_the_fault_is_not_confirmed(setting):
