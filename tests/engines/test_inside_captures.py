@@ -182,7 +182,7 @@ def test_a_runner_that_does_not_say_its_order(start: Start, together: bool) -> N
 
 
 def test_replaced_rows_flow_on_and_are_recorded_as_computed(start: Start, tmp_path: Path) -> None:
-    """Columns 2 and 3 of positions 1 and 3; 2 is NaN in the file and stays. Another request in the call is untouched."""
+    """Columns 2 and 3 of positions 1 to 3; a NaN in the file stays out. Another request in the call is untouched."""
     rows = torch.tensor([[-1.0, -2.0], [float("nan"), -4.0], [-5.0, -6.0]])
     save_file({"rows": rows}, tmp_path / "rows")
     put = {"tap": "layers.0:out0", "file": str(tmp_path / "rows"), "tensor": "rows", "first_row": 1, "columns": [2, 4]}
