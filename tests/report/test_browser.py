@@ -10,6 +10,7 @@ import pytest
 from report_run_dirs import Recipe, build
 
 from accuracy_core.report import generate_report
+from accuracy_core.schemas import KvPattern
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
@@ -230,4 +231,46 @@ def test_a_hundred_prompts_stay_light(opened):
     spent = time.perf_counter() - started
     print(f"size {size / 1e6:.1f} MB, open + heat map + one prompt {spent:.2f} s")
     assert page.eval_on_selector_all(".js-plotly-plot", "all => all.length") == 8
+    assert one.quiet()
+
+
+LOCATED = Recipe(
+    n_prompts=4, bad_prompts=(1, 3), bad_tokens=tuple(range(16)), routes_pass=False,
+    module="model.layers.2.mlp.down_proj", pattern=KvPattern.SPREAD,
+)  # fmt: skip
+
+
+def test_module_curves_are_drawn_when_a_prompt_is_opened_and_mark_the_first_module(opened):
+    one = opened(LOCATED)
+    page = one.go("#prompt-1")
+    page.wait_for_selector("#prompt-1 [data-tensor-chart].js-plotly-plot")
+    drawn = "all => all.map(e => e.dataset.tensorChart)"
+    assert page.eval_on_selector_all("#prompt-1 [data-tensor-chart].js-plotly-plot", drawn) == [
+        "local", "depth", "progression",
+    ]  # fmt: skip
+    assert page.eval_on_selector_all("#prompt-3 [data-tensor-chart].js-plotly-plot", drawn) == []
+    texts = page.evaluate(
+        "document.querySelector('#prompt-1 [data-tensor-chart=local]').layout.annotations.map(a => a.text)"
+    )
+    assert texts == ["layers.2.mlp.down_proj"]
+    page.click("#theme")
+    assert page.is_visible("#prompt-1 [data-tensor-chart=depth]")
+    assert one.quiet()
+
+
+def test_the_module_table_is_sorted_by_mouse_and_keyboard(opened):
+    one = opened(LOCATED)
+    page = one.go("#prompt-1")
+    page.click("#prompt-1 .block:has([data-modules]) details.rows summary")
+    rows = "#prompt-1 [data-modules] tbody tr"
+    first = "all => all[0].cells[0].textContent"
+    assert page.eval_on_selector_all(rows, "all => all.length") == 126
+    assert page.eval_on_selector_all(rows, first) == "model.embed_tokens"
+    page.click("#prompt-1 [data-modules] th button:text-is('Own ratio')")
+    assert page.eval_on_selector_all(rows, first) == "model.layers.2.mlp.down_proj"
+    assert page.get_attribute("#prompt-1 [data-modules] th[aria-sort]", "aria-sort") == "descending"
+    page.focus("#prompt-1 [data-modules] th button:text-is('Module')")
+    page.keyboard.press("Enter")
+    assert page.get_attribute("#prompt-1 [data-modules] th[aria-sort]", "aria-sort") == "ascending"
+    assert page.eval_on_selector_all(rows, first) == "lm_head"
     assert one.quiet()
