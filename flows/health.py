@@ -7,6 +7,7 @@ import httpx
 from accuracy_core.health import check_host
 from accuracy_core.outcome import Outcome
 from accuracy_core.schemas import Finding, Severity
+from flows.api_credentials import api_credentials
 
 
 def check_all(engine_python: str | None = None) -> list[Finding]:
@@ -16,15 +17,13 @@ def check_all(engine_python: str | None = None) -> list[Finding]:
 
 def check_api() -> Finding:
     """Whether the configured Prefect API answers; without one a run starts a temporary API by itself."""
-    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL
+    from prefect.settings import PREFECT_API_URL
 
     url = PREFECT_API_URL.value()
     if not url:
         return _finding(Severity.INFO, "none configured: each run starts a temporary one", "")
-    auth = PREFECT_API_AUTH_STRING.value()
-    user, _, password = (auth.get_secret_value() if auth else "").partition(":")
     try:
-        answer = httpx.get(f"{url}/version", timeout=5, auth=(user, password) if user else None)
+        answer = httpx.get(f"{url}/version", timeout=5, auth=api_credentials())
     except httpx.HTTPError as error:
         fix = "start the server, or unset PREFECT_API_URL"
         return _finding(Severity.ERROR, f"{url} does not answer: {type(error).__name__}", fix)

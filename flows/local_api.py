@@ -21,6 +21,7 @@ import httpx
 
 from accuracy_core.engines.supervised import SupervisedProcess, start_supervised
 from accuracy_core.errors import ConfigurationError, InfrastructureError
+from flows.api_credentials import api_credentials
 
 STARTUP_TIMEOUT_S = 180.0
 FLUSH_TIMEOUT_S = 5.0
@@ -119,15 +120,9 @@ class _TemporaryServer:
 
 
 def _check_reachable(url: str) -> None:
-    from prefect.settings import PREFECT_API_AUTH_STRING
-
-    given = PREFECT_API_AUTH_STRING.value()
-    user, _, password = (given.get_secret_value() if given else "").partition(":")
     shown = httpx.URL(url).copy_with(userinfo=b"")
     try:
-        answer = httpx.get(
-            f"{url.rstrip('/')}/admin/version", timeout=REACH_TIMEOUT_S, auth=(user, password) if user else None
-        )
+        answer = httpx.get(f"{url.rstrip('/')}/admin/version", timeout=REACH_TIMEOUT_S, auth=api_credentials())
     except httpx.HTTPError as error:
         raise InfrastructureError(
             f"the Prefect API at {shown} cannot be reached: {type(error).__name__}",

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from accuracy_core.errors import AssayError, ConfigurationError
 from accuracy_core.outcome import ExitCode, exit_code
+from flows.api_credentials import api_auth_string
 
 Many = list[str]
 
@@ -134,10 +135,9 @@ def _fetch(api: Any, run_id: str, folder: Path, say: Any) -> None:
 
 
 def _server(url: str | None) -> tuple[str, str | None]:
-    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL
+    from prefect.settings import PREFECT_API_URL
 
     address = url or PREFECT_API_URL.value()
     if not address:
         raise ConfigurationError("no Prefect API is configured", fix="set PREFECT_API_URL, or give --api URL")
-    auth = PREFECT_API_AUTH_STRING.value()
-    return address, auth.get_secret_value() if auth else None
+    return address, api_auth_string()

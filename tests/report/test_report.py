@@ -208,11 +208,12 @@ def test_provenance(tmp_path):
     ]  # fmt: skip
 
 
-def test_junit_is_linked_only_if_it_exists(tmp_path):
-    page, _ = report(tmp_path)
-    assert "junit.xml" not in page
-    (tmp_path / "junit.xml").write_text("<testsuites/>")
+def test_junit_is_written_and_linked_and_costs_no_page(tmp_path, monkeypatch):
+    monkeypatch.setattr("accuracy_core.report.junit.junit_text", lambda document: 1 / 0)
+    assert "junit.xml" not in report(tmp_path)[0]
+    monkeypatch.undo()
     assert '<a href="junit.xml">' in report(tmp_path)[0]
+    assert "<testsuites" in (tmp_path / "junit.xml").read_text(encoding="utf-8")
 
 
 def test_plotly_is_inlined_once_and_nothing_is_loaded(tmp_path):

@@ -11,6 +11,7 @@ from report_run_dirs import Recipe, build
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.outcome import Banner
 from accuracy_core.report import REPORT_SECTIONS, ReportDocument, generate_report, register_section
+from accuracy_core.report.history import HistoryWindow
 from accuracy_core.schemas import ReportSection, RunDir, Tab
 
 
@@ -84,13 +85,11 @@ def test_a_section_of_the_prompt_tab_is_shown_per_prompt(tmp_path, section):
     assert "extra" in document.section_errors
 
 
-def test_a_history_section_opens_its_tab(tmp_path, section):
-    class History(Extra):
-        name, tab = "history", Tab.HISTORY
-
+def test_a_history_opens_its_tab(tmp_path):
+    run_dir = RunDir.at(tmp_path)
     build(tmp_path)
     assert 'id="tab-history"' not in made(tmp_path)[0]
-    section(History())
+    run_dir.write(tmp_path / "history.json", HistoryWindow())
     assert 'id="tab-history"' in made(tmp_path)[0]
 
 
