@@ -28,6 +28,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.orchestration.fleet import FINAL, Fleet, Host, fake_python, send
+from flows.dispatch import SUBMISSIONS
 
 VICTIMS = ("flow", "worker", "supervisor", "engine")
 SIGNALS = ("TERM", "KILL")
@@ -39,6 +40,10 @@ START_TIMEOUT_S = 240.0
 OVER_POLL_S = 3.0
 GONE_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 120.0
+
+
+class _NeverBegan(TimeoutError):
+    """No process of the run ever ran."""
 
 
 @dataclass
@@ -99,7 +104,13 @@ class Lane:
                 previous.problem = f"{type(error).__name__}: {error}"
 
     def _start(self, stage: str) -> str:
-        """A run whose engine is at work."""
+        """A run whose engine is at work. One that its worker could not submit (the server is busy) is made again."""
+        for _ in range(SUBMISSIONS - 1):
+            with contextlib.suppress(_NeverBegan):
+                return self._try_start(stage)
+        return self._try_start(stage)
+
+    def _try_start(self, stage: str) -> str:
         self._count += 1
         folder = self.fleet.folder / "runs" / f"{self.host.pool}-{self._count}"
         parameters = {
@@ -126,8 +137,9 @@ class Lane:
             return self.fleet.run(run_id)["state"]["type"] in FINAL
 
         if not self.fleet.until(lambda: at_work() or over(), START_TIMEOUT_S) or not at_work():
-            state = self.fleet.run(run_id)["state"]
-            raise TimeoutError(f"no engine at work: {state['name']} {state['message']}")
+            run = self.fleet.run(run_id)
+            kind = _NeverBegan if run["start_time"] is None else TimeoutError
+            raise kind(f"no engine at work: {run['state']['name']} {run['state']['message']}")
         self.started_after_s = time.monotonic() - began
         return run_id
 
@@ -189,7 +201,7 @@ def measure(cells: list[Cell], *, real: bool, whole: bool) -> float:
         lanes.setdefault(cell.victim, []).append(cell)
     try:
         pools = [f"device-{victim}" for victim in lanes]
-        with Fleet(folder, pools, query_s=0.5, light=not (real or whole)) as fleet:
+        with Fleet(folder, pools, query_s=1, light=not (real or whole)) as fleet:
             engine: dict[str, Any] = {"model": "embedded"}
             if not real:
                 engine |= {"python": fake_python(folder), "env": {"FAKE_MODE": "hang"}}

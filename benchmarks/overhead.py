@@ -48,6 +48,7 @@ def deployed(fleet: Fleet, folder: Path) -> float:
 def in_process(fleet: Fleet, folder: Path) -> float:
     """Seconds of the flow in the process of `assay run`, with nothing cached."""
     environment = {**os.environ, **fleet.hosts["device-pool"].environment}
+    environment["PREFECT_API_URL"] = f"http://127.0.0.1:{fleet.port}/api"
     for name in ("ASSAY_CACHE_DIR", "VLLM_NEURON_GOLDEN_CACHE_DIR"):
         environment[name] = str(folder.parent / "fresh" / name)
     command = [sys.executable, "-m", "flows.cli", "run", "--model", "embedded", "--output", str(folder)]

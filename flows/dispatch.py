@@ -26,21 +26,24 @@ WAITING_S = 60.0
 REMIND_S = 600.0
 #: how long the API may be away before a run that waits for a child gives up
 API_PATIENCE_S = 900.0
+#: how often a run is submitted that never begins
+SUBMISSIONS = 3
 _NOT_STARTED = (StateType.SCHEDULED, StateType.PENDING)
 
 
 @dataclass(frozen=True)
 class StageEnd:
-    """How a stage's flow run ended."""
+    """How a stage's flow run ended. `began` False: no process of it ever ran."""
 
     name: str
     kind: StateType
     message: str
     run_id: str
+    began: bool = True
 
     @classmethod
-    def of(cls, state: State[Any], run_id: object) -> StageEnd:
-        return cls(state.name or "", state.type, state.message or "", str(run_id))
+    def of(cls, state: State[Any], run_id: object, *, began: bool = True) -> StageEnd:
+        return cls(state.name or "", state.type, state.message or "", str(run_id), began)
 
 
 @dataclass
@@ -61,7 +64,8 @@ def under_worker() -> bool:
 def run_stage(stage: Flow[..., Any], target: Target, **parameters: Any) -> StageEnd:
     """Run `stage` with `parameters` to its end: as a subflow here, or as a run of `target` when we are on a worker.
 
-    What an in-process stage raised unforeseen is raised again. Raises ConfigurationError when there is no such
+    What an in-process stage raised unforeseen is raised again. A run that its worker could not start (a busy server
+    answers 503) is submitted again, a few times. Raises ConfigurationError when there is no such
     deployment or it refuses the parameters, InfrastructureError when the API stays away.
     """
     if not under_worker():
@@ -70,7 +74,11 @@ def run_stage(stage: Flow[..., Any], target: Target, **parameters: Any) -> Stage
         if isinstance(result, BaseException):
             raise result
         return StageEnd.of(state, state.state_details.flow_run_id)
-    return wait([submit(target, **parameters)], target)
+    for _ in range(SUBMISSIONS):
+        end = wait([submit(target, **parameters)], target)
+        if end.began or end.kind is not StateType.CRASHED:
+            break
+    return end
 
 
 def submit(target: Target, *, name: str | None = None, **parameters: Any) -> UUID:
@@ -115,7 +123,7 @@ def wait(run_ids: Sequence[UUID], target: Target) -> StageEnd:
         runs = [_read(run_id) for run_id in run_ids]
         for run in runs:
             if run.state is not None and run.state.is_final():
-                return StageEnd.of(run.state, run.id)
+                return StageEnd.of(run.state, run.id, began=run.start_time is not None)
         watch.look(runs)
         time.sleep(POLL_S)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -85,17 +86,13 @@ class Fleet:
         self._http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}/api", timeout=60)
 
     def __enter__(self) -> Fleet:
-        os.environ["PREFECT_LOGGING_LEVEL"] = "ERROR"
-        from deployments.environment import client_settings
-
-        os.environ.update(client_settings(self.folder / "home", self.port, None))
         try:
             self.stack.server.start()
             from deployments.bootstrap import CPU_POOL, connected, ensure_deployments, ensure_pools
 
             self.stack._wait_healthy()
             devices = [pool for pool in self._pools if pool != CPU_POOL]
-            with connected() as client:
+            with self.settings(), connected() as client:
                 ensure_pools(client, devices)
                 if self._light:
                     _deploy_light(client, devices)
@@ -111,6 +108,14 @@ class Fleet:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
 
+    @contextlib.contextmanager
+    def settings(self) -> Iterator[None]:
+        """While inside, and in this thread, Prefect's client talks to this server."""
+        from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+        with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{self.port}/api", PREFECT_API_AUTH_STRING: None}):
+            yield
+
     def stop(self) -> None:
         for host in self.hosts.values():
             host.service.cut()
@@ -125,7 +130,7 @@ class Fleet:
         from deployments.reconcile import reconcile, worker_name
 
         host.service.stop()
-        with connected() as client:
+        with self.settings(), connected() as client:
             reconcile(client, host.pool, worker_name(host.pool))
         host.service.start()
 

@@ -63,20 +63,16 @@ class Light:
 @pytest.fixture(scope="module")
 def light(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Light]:
     folder = tmp_path_factory.mktemp("fleet")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(ROOT)
-        for name in [name for name in os.environ if name.startswith("PREFECT_")]:
-            patch.setenv(name, os.environ[name])  # what the fleet sets is taken back
-        with Fleet(folder, ["cpu-pool", POOL]) as fleet:
-            yield Light(fleet, folder)
+    with Fleet(folder, ["cpu-pool", POOL]) as fleet:
+        yield Light(fleet, folder)
 
 
 def test_two_parents_and_a_laptop_run_never_use_the_device_at_once(light: Light) -> None:
     runs = [light.start(light.parameters(seconds=3)) for _ in range(2)]
     config = light.folder / "laptop.json"
     config.write_text(json.dumps(light.parameters(seconds=3)))
-    environment = {**os.environ, **light.host.environment, "COLUMNS": "160"}
-    environment.pop("PREFECT_API_URL", None)
+    api = f"http://127.0.0.1:{light.fleet.port}/api"
+    environment = {**os.environ, **light.host.environment, "COLUMNS": "160", "PREFECT_API_URL": api}
     laptop = subprocess.run(
         [sys.executable, "-m", "flows.cli", "run", "--config", str(config), "--output", str(light.folder / "laptop")],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
@@ -146,7 +142,7 @@ def test_a_server_that_dies_in_mid_run_changes_no_outcome(light: Light) -> None:
 def test_a_pool_without_a_worker_is_waited_for_in_sight(light: Light) -> None:
     from deployments.bootstrap import connected, ensure_deployments, ensure_pools
 
-    with connected() as client:
+    with light.fleet.settings(), connected() as client:
         ensure_pools(client, ["nobody"])
         ensure_deployments(client, ["nobody"])
     run_id = light.start(light.parameters(), pool="nobody")

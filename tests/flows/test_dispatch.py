@@ -41,7 +41,9 @@ class Api:
         self.asked += 1
         if isinstance(state, Exception):
             raise state
-        return SimpleNamespace(id=run_id, state=state)
+        return SimpleNamespace(
+            id=run_id, state=state, start_time="now" if state.type is not StateType.CRASHED else None
+        )
 
     def read_work_pool(self, name):
         return SimpleNamespace(status=self.pool)
@@ -200,3 +202,18 @@ def test_without_a_worker_a_stage_runs_here(monkeypatch):
     monkeypatch.setattr(dispatch, "submit", lambda *a, **o: pytest.fail("nothing may be submitted"))
     assert dispatch.run_stage(stage, TARGET, parameters=1).message == "here"
     assert calls == [1]
+
+
+def test_a_run_that_no_worker_could_start_is_submitted_again_and_one_that_began_is_not(monkeypatch):
+    ends = [StageEnd("Crashed", StateType.CRASHED, "Failed to submit", "1", began=False)] * 2
+    ends.append(StageEnd("Crashed", StateType.CRASHED, "killed", "3", began=True))
+    submitted = []
+    monkeypatch.setattr(dispatch, "under_worker", lambda: True)
+    monkeypatch.setattr(dispatch, "submit", lambda target, **given: submitted.append(given) or uuid4())
+    monkeypatch.setattr(dispatch, "wait", lambda children, target: ends[len(submitted) - 1])
+    assert dispatch.run_stage(None, TARGET, parameters=1).message == "killed"
+    assert len(submitted) == 3
+    ends[0] = StageEnd("Cancelled", StateType.CANCELLED, "", "1", began=False)
+    submitted.clear()
+    assert dispatch.run_stage(None, TARGET, parameters=1).name == "Cancelled"
+    assert len(submitted) == 1
