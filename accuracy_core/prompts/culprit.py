@@ -45,7 +45,8 @@ def name_culprit(
             "module": place.first.module,
             "layer": place.first.layer,
             "head": place.first.head,
-            "position": place.first.position,
+            # rows of both phases are off: the worst of them is no place
+            "position": None if place.phase is Phase.BOTH else place.first.position,
             "prompt": place.prompt,
         }
     if kv is not None:
@@ -70,7 +71,8 @@ def name_culprit(
 def _tensor_lines(place: TensorPlace) -> list[str]:
     first = place.first
     how = "given its own inputs" if first.local else "against the reference's own run"
-    rows = f"{first.phase.value} rows" + (f", worst at position {first.position}" if first.position is not None else "")
+    phases = "prefill and decode" if first.phase is Phase.BOTH else first.phase.value
+    rows = f"{phases} rows" + (f", worst at position {first.position}" if first.position is not None else "")
     size = f"{first.ratio:.3g}× the dtype noise {how}"
     lines = [f"prompt {place.prompt}: first divergent module {first.module} ({rows}): {size}"]
     return lines + ([first.evidence] if first.evidence else [])

@@ -76,8 +76,12 @@ def kv_found(kv: Mapping[int, KvResult]) -> KvFound | None:
     if not bad:
         return KvFound(min(measured), measured[min(measured)]) if measured else None
     votes = Counter(result.pattern for result in bad.values())
-    best = min(bad, key=lambda at: (not bad[at].cache_fault, -votes[bad[at].pattern], -len(bad[at].guards), at))
+    best = min(bad, key=lambda at: (not bad[at].cache_fault, -votes[bad[at].pattern], -_worst(bad[at]), at))
     return KvFound(best, bad[best])
+
+
+def _worst(result: KvResult) -> float:
+    return max((head.l2_ratio for head in result.heads if not math.isnan(head.l2_ratio)), default=0.0)
 
 
 def module_facts(tree: TriageTree, evidence: Evidence) -> dict[str, Fact]:
@@ -111,7 +115,7 @@ def module_facts(tree: TriageTree, evidence: Evidence) -> dict[str, Fact]:
         }
         if kv.result.first_bad is not None:
             facts["kv_layer"] = float(kv.result.first_bad.layer)
-        facts["kv_worst_ratio"] = max((h.l2_ratio for h in kv.result.heads if not math.isnan(h.l2_ratio)), default=0.0)
+        facts["kv_worst_ratio"] = _worst(kv.result)
     return facts
 
 
