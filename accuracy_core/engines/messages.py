@@ -35,8 +35,10 @@ def _capture(request: ReplayRequest) -> dict[str, Any] | None:
     }
 
 
-def result(request: ReplayRequest, answer: Mapping[str, Any], scratch: Path) -> ReplayResult:
-    """The answer for `request` as a result."""
+def result(
+    request: ReplayRequest, answer: Mapping[str, Any], scratch: Path, missing: Mapping[str, str]
+) -> ReplayResult:
+    """The answer for `request` as a result; `missing`: what it was not even asked for, and why."""
     return ReplayResult(
         request_id=request.request_id,
         token_ids=answer["token_ids"],
@@ -45,7 +47,7 @@ def result(request: ReplayRequest, answer: Mapping[str, Any], scratch: Path) -> 
         tensors=str(_path(request, scratch)),
         names=answer.get("names") or ["logits"],
         shards=answer.get("shards") or [],
-        missing=answer.get("missing") or {},
+        missing={**missing, **(answer.get("missing") or {})},
         snapshots=answer.get("snapshots") or [],
         block_size=answer.get("block_size"),
         route=answer["route"],

@@ -17,7 +17,7 @@ from accuracy_core.engines.interpreter import check_interpreter, find_interprete
 from accuracy_core.engines.logs import FailureKind, log_tail
 from accuracy_core.engines.messages import message, result
 from accuracy_core.engines.protocol import Capabilities, Progress
-from accuracy_core.engines.replaying import refusal, replay_each
+from accuracy_core.engines.replaying import possible, refusal, replay_each
 from accuracy_core.engines.scratch import Scratch
 from accuracy_core.engines.supervised import DEFAULT_GRACE_S, SupervisedProcess, start_supervised
 from accuracy_core.errors import ConfigurationError, EngineDiedError, EngineStartError, NotMeasuredError
@@ -169,13 +169,17 @@ class OfflineVllmEngine:
         return refusal(request, self._capabilities, self.probe["reasons"])
 
     def _replay(self, requests: Sequence[ReplayRequest]) -> list[ReplayResult]:
+        narrowed = [possible(request, self._capabilities, self.probe["reasons"]) for request in requests]
         answer = self._ask(
-            self._request_timeout_s, op="replay", requests=[message(request, self.scratch) for request in requests]
+            self._request_timeout_s, op="replay", requests=[message(request, self.scratch) for request, _ in narrowed]
         )
         if answer.get("error"):
             error = str(answer["error"])
             return [ReplayResult(request_id=item.request_id, token_ids=[], error=error) for item in requests]
-        return [result(request, item, self.scratch) for request, item in zip(requests, answer["results"], strict=True)]
+        return [
+            result(request, item, self.scratch, missing)
+            for (request, missing), item in zip(narrowed, answer["results"], strict=True)
+        ]
 
     def _ask(self, timeout_s: float, **message: Any) -> dict[str, Any]:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from accuracy_core.capture.taps import tap_tensor_name
 from accuracy_core.engines.protocol import Capabilities, Progress
 from accuracy_core.schemas import ReplayRequest, ReplayResult
 
@@ -27,14 +28,40 @@ def replay_each(
 
 
 def refusal(request: ReplayRequest, capabilities: Capabilities, reasons: Mapping[str, str] | None = None) -> str:
-    """Why this engine cannot do what `request` asks for besides logits; empty when it can."""
-    asked = {
-        "kv_cache": request.capture.kv,
-        "hooks": bool(request.capture.modules or request.snapshot),
-        "replacement": bool(request.replacements),
-    }
-    lacking = [name for name, wanted in asked.items() if wanted and not getattr(capabilities, name)]
-    if not lacking:
+    """Why this engine cannot do what `request` asks for besides logits; empty when it can, or can do a part of it.
+
+    A replacement that does not take place would change what is measured, so it is never left out (see `possible`).
+    """
+    lacking = _lacking(request, capabilities, reasons)
+    captures = _captures(request)
+    if "replacement" not in lacking and not (captures and set(captures) <= set(lacking)):
         return ""
-    why = "; ".join(f"{name}: {(reasons or {}).get(name, 'not supported')}" for name in lacking)
-    return f"not measured: this engine lacks {why} (captures need eager execution: enforce_eager)"
+    why = "; ".join(f"{name}: {reason}" for name, reason in lacking.items())
+    return f"not measured: this engine lacks {why} (hooks need eager execution: enforce_eager)"
+
+
+def possible(
+    request: ReplayRequest, capabilities: Capabilities, reasons: Mapping[str, str] | None = None
+) -> tuple[ReplayRequest, dict[str, str]]:
+    """`request` without the captures that this engine cannot give, and `ReplayResult.missing` for those."""
+    lacking = _lacking(request, capabilities, reasons)
+    capture, missing = request.capture, {}
+    if "kv_cache" in lacking:
+        capture, missing["kv"] = capture.model_copy(update={"kv": False}), lacking["kv_cache"]
+    if "hooks" in lacking:
+        missing |= {tap_tensor_name(tap): lacking["hooks"] for tap in capture.modules}
+        capture = capture.model_copy(update={"modules": []})
+        request = request.model_copy(update={"snapshot": None})
+    return request.model_copy(update={"capture": capture}) if lacking else request, missing
+
+
+def _captures(request: ReplayRequest) -> list[str]:
+    """Capabilities that the request's captures need."""
+    hooks = bool(request.capture.modules or request.snapshot)
+    return [name for name, wanted in (("kv_cache", request.capture.kv), ("hooks", hooks)) if wanted]
+
+
+def _lacking(request: ReplayRequest, capabilities: Capabilities, reasons: Mapping[str, str] | None) -> dict[str, str]:
+    """Capability that is asked for and not there -> why."""
+    asked = _captures(request) + (["replacement"] if request.replacements else [])
+    return {name: (reasons or {}).get(name, "not supported") for name in asked if not getattr(capabilities, name)}

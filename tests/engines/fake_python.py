@@ -52,6 +52,7 @@ def worker(mode: str) -> None:
     found = {"recorded": True, "forced_decode": mode != "no-force", "traced": False, "raw_logits": True}
     found |= {"prompt_logprobs": False, "logprobs": True, "raw_logprobs": True}
     found |= dict.fromkeys(("hooks", "kv_cache", "replacement"), mode == "captures")
+    found["hooks"] = found["hooks"] or mode == "only-hooks"
     reasons = {} if mode == "captures" else {"hooks": "forward hooks are not called", "kv_cache": "no cache"}
     for line in sys.stdin:
         request = json.loads(line)

@@ -150,6 +150,19 @@ def test_what_is_asked_for_reaches_the_engine(fake_spec: MakeSpec) -> None:
     assert plain.missing == {}, "without captures no hook is asked for"
 
 
+def test_a_part_that_can_be_captured_is(fake_spec: MakeSpec) -> None:
+    """An engine whose cache cannot be read still gives module tensors; a replacement is never left out."""
+    asking = REQUEST.model_copy(update={"capture": CaptureSpec(kv=True, modules=["model.norm:out0"])})
+    replacing = asking.model_copy(update={"replacements": [Replacement(tap="a:out0", file="f", tensor="t")]})
+    with OfflineVllmEngine(fake_spec("only-hooks")) as engine:
+        (part,), (refused,) = engine.replay([asking]), engine.replay([replacing])
+    assert part.error is None
+    assert part.missing["kv"] == "no cache"
+    assert json.loads(part.missing["asked"])["modules"] == ["model.norm:out0"]
+    assert not json.loads(part.missing["asked"])["kv"]
+    assert "replacement: not supported" in str(refused.error)
+
+
 def test_an_engine_without_hooks_names_no_modules(fake_spec: MakeSpec) -> None:
     with OfflineVllmEngine(fake_spec()) as engine:
         assert engine.module_names() == {}
