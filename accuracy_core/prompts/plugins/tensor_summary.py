@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from accuracy_core.outcome import Outcome, Verdict, worst
@@ -80,7 +81,8 @@ def status_of(plugin: str, results: Sequence[TensorCompareResult]) -> PluginStat
 def findings_of(results: Sequence[TensorCompareResult]) -> list[Finding]:
     """Notes and missing taps, once per text."""
     found = []
-    for note in dict.fromkeys(note for result in results for note in result.notes):
+    notes = {re.sub(r"[\d.]+", "", note): note for result in reversed(results) for note in result.notes}
+    for note in notes.values():  # of notes that differ in their numbers alone the first prompt's
         found.append(Finding(check="tensor_compare", severity=Severity.INFO, evidence=note, outcome=Outcome.NUMERICS))
     reasons: dict[str, list[str]] = {}
     for result in results:
