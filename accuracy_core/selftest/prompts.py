@@ -10,10 +10,10 @@ from typing import Any
 from accuracy_core.models.resolve import embedded_model
 from accuracy_core.models.tiny_tokenizer import build_tokenizer
 
-PROMPTS = 3
-OUTPUT_LENGTH = 12
+PROMPTS = 2
+OUTPUT_LENGTH = 10
 #: tokens: more than a KV block of 32 and a window of 16, and with the output still within the models' 256
-LEAST, MOST = 40, 96
+LEAST, MOST = 40, 72
 
 
 @cache
