@@ -19,7 +19,7 @@ from accuracy_core.prompts.registry import PLUGIN_REGISTRY, make_plugins
 from accuracy_core.prompts.running import Work
 from accuracy_core.prompts.triage import Location, Triage, triage
 from accuracy_core.prompts.triage_tree import load_triage_tree
-from accuracy_core.schemas import Culprit, EngineSpec, PromptAnalysisStatus, PromptResult, RunDir
+from accuracy_core.schemas import ComparisonSummary, Culprit, EngineSpec, PromptAnalysisStatus, PromptResult, RunDir
 
 
 def investigate(ctx: PluginContext, work: Work, spec: EngineSpec, modules: Sequence[str] = ()) -> None:
@@ -136,12 +136,23 @@ def _proven(found: Triage, ctx: PluginContext, work: Work) -> Culprit | None:
         everywhere = [tap for module in candidates for tap in same_in_every_layer(module, order)]
         wanted = list(dict.fromkeys([*candidates, *(tap for tap in controls if tap is not None), *everywhere]))
         with captured_injections(ctx, case.position, case.forced, order, wanted) as injections:
-            return confirm(culprit, candidates, case, ctx, injections)
+            proven = confirm(culprit, candidates, case, ctx, injections)
+        _note(ctx.output_dir, culprit, proven)
+        return proven
     except (AssayError, OSError) as error:
         text = error.message if isinstance(error, AssayError) else str(error)
         if isinstance(error, InfrastructureError):
             work.log_tail = error.log_tail or work.log_tail
         return culprit.model_copy(update={"confirmation": f"not possible: {text}"})
+
+
+def _note(run_dir: RunDir, named: Culprit, proven: Culprit) -> None:
+    """The result of the experiment goes into the summary of tensor compare, too."""
+    path = run_dir.tensor_compare / "comparison_summary.json"
+    if path.exists() and proven.confirmed is not None:
+        summary = run_dir.read(path, ComparisonSummary)
+        confirmed = proven.confirmed and proven.module == named.module
+        run_dir.write(path, summary.model_copy(update={"confirmed": confirmed}))
 
 
 def _error(evidence: Evidence, index: int) -> float:
