@@ -200,3 +200,39 @@ def test_settings_that_an_older_vllm_lacks_are_left_out(replay: Any, monkeypatch
     monkeypatch.setattr(vllm, "SamplingParams", OldParams)
     params = replay.Replayer(FakeLLM(), VOCAB).params(max_tokens=3, logprobs=-1, flat_logprobs=True)
     assert (params.temperature, params.max_tokens, params.logprobs) == (0.0, 3, -1)
+
+
+class Ranks:
+    """Workers that answer `assay_take` as given; a path means that the rank wrote a file."""
+
+    def __init__(self, *answers: dict[str, Any]) -> None:
+        self.answers = answers
+
+    def collective_rpc(self, method: str, args: tuple[Any, ...]) -> list[Any]:
+        for answer in self.answers:
+            if answer["path"]:
+                Path(answer["path"]).write_text(f"rank {answer['rank']}")
+        return list(self.answers)
+
+
+def test_ranks_keep_their_captures_apart(replay: Any, tmp_path: Path) -> None:
+    """Two tensor-parallel ranks: the first has the rows, the other only its shard; answers come in any order."""
+    path = str(tmp_path / "a.safetensors")
+    ranks = Ranks(
+        {"rank": 1, "rows": 0, "path": f"{path}.rank1", "error": "", "missing": {"tap.x:out0": "r1"}, "snapshots": []},
+        {"rank": 0, "rows": 2, "path": f"{path}.rank0", "error": "", "argmax": [1, 2], "names": ["logits", "kv.0.key"],
+         "missing": {"tap.y:out0": "r0"}, "snapshots": ["s.json"], "block_size": 16},
+    )  # fmt: skip
+    taken = replay.Replayer(ranks, VOCAB).take(item(replay, [1, 2], 2, path), [1, 2])
+    assert Path(path).read_text() == "rank 0"
+    assert taken["shards"] == [f"{path}.rank1"]
+    assert (taken["rows"], taken["names"], taken["block_size"]) == (2, ["logits", "kv.0.key"], 16)
+    assert taken["missing"] == {"tap.x:out0": "r1", "tap.y:out0": "r0"}
+    assert taken["snapshots"] == ["s.json"]
+
+
+def test_a_rank_that_fails_makes_the_request_fail(replay: Any, tmp_path: Path) -> None:
+    fine = {"rank": 0, "rows": 1, "path": None, "error": ""}
+    ranks = Ranks(fine, {"rank": 1, "rows": 0, "path": None, "error": "RuntimeError: no room"})
+    with pytest.raises(ValueError, match="no room"):
+        replay.Replayer(ranks, VOCAB).take(item(replay, [1], 1, str(tmp_path / "a")), [1])
