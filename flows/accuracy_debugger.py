@@ -10,6 +10,7 @@ from typing import Any
 
 from prefect import flow, tags
 from prefect.client.schemas.objects import State, StateType
+from prefect.futures import PrefectFuture
 
 from accuracy_core.errors import AssayError, InfrastructureError, NotMeasuredError
 from accuracy_core.pipeline.claim import claimed
@@ -78,6 +79,7 @@ def _debug(run: Run, placement: Placement) -> Conclusion:
         if "prompt_analysis" not in stages:
             analysis = earlier_analysis(run)
         evaluate = "evaluate" in stages and run.parameters.evaluation.results is None
+        ahead = _references_ahead(run) if evaluate else None
         if evaluate and not obtain_evaluation(run, None):
             _on_device(run, device_eval, placement)
         if "task_analysis" in stages:
@@ -85,7 +87,10 @@ def _debug(run: Run, placement: Placement) -> Conclusion:
         if "prompt_analysis" in stages:
             analysis = obtain_analysis(run, None)
             if analysis is None:
-                goldens_task(opaque(run))
+                if ahead is not None:
+                    ahead.result()
+                else:
+                    goldens_task(opaque(run))
                 _on_device(run, device_prompt, placement)
                 analysis = earlier_analysis(run)
         conclusion = conclude(task_status, analysis, skipped=_left_out(run, task_status, analysis))
@@ -98,6 +103,20 @@ def _debug(run: Run, placement: Placement) -> Conclusion:
         except Exception as error:  # a page that cannot be written must not cost what was found
             return conclude(task_status, analysis, error=error)
     return conclusion
+
+
+def _references_ahead(run: Run) -> PrefectFuture[Any] | None:
+    """References of prompts that are known before the evaluation, computed while the device is busy with it.
+
+    Only under a worker: elsewhere the engine is in this process's way, and it in the engine's.
+    """
+    prompts = run.parameters.prompt_analysis
+    known = prompts.prompts is not None or prompts.curated
+    if not (under_worker() and known and "prompt_analysis" in run.parameters.stages):
+        return None
+    if obtain_analysis(run, None) is not None:
+        return None
+    return goldens_task.submit(opaque(run))
 
 
 def _on_device(run: Run, stage: Any, placement: Placement) -> None:

@@ -63,3 +63,9 @@ def _show(status: PromptAnalysisStatus) -> None:
         key="verdicts",
         description="Verdict per prompt",
     )
+    culprit = status.culprit
+    if culprit is not None:
+        place = {name: getattr(culprit, name) for name in ("module", "layer", "head", "position", "prompt")}
+        found = {name: str(value) for name, value in place.items() if value is not None}
+        row = {"phase": culprit.phase.value, **found, "confirmed": str(culprit.confirmed)}
+        create_table_artifact([row], key="culprit", description="First divergent module, as deep as it was located")
