@@ -76,7 +76,7 @@ def judge_side(
     A row is bad when its L2 or L-inf ratio reaches the limit and its relative error exceeds `run_envelope` times the
     reference's largest in this layer, or when it holds a value that is not finite. Behind a router (`routed`) rows of
     equally right computations jump by as much as another expert makes: there the relative error must reach
-    `routed_relative`, too, and heads are not judged as a group.
+    `routed_relative`, too, and a head's typical ratio `routed_head_ratio`.
     """
     rows = measure_rows(sides.fp32, sides.expected, sides.target)
     present = sides.present if sides.present is not None else torch.ones(rows.l2.shape[1], dtype=torch.bool)
@@ -94,8 +94,9 @@ def judge_side(
     count = kept.shape[1]
     # as for logits: a mean of n rows scatters sqrt(n) times less than they do
     limit = limits.head_ratio * math.exp(limits.head_z * limits.head_log_spread / math.sqrt(max(count, 1)))
+    ceiling = limits.l2_ratio
     if routed:  # another expert at an early position changes every later row that attends to it
-        limit = math.inf
+        limit, ceiling = limits.routed_head_ratio, limits.routed_head_ceiling
     return JudgedSide(
         layer=layer,
         which=which,
@@ -107,7 +108,7 @@ def judge_side(
         relative=relative,
         odd=odd | non_finite,
         bad=bad,
-        typical=torch.tensor([typical_ratio(head, limits.l2_ratio) for head in kept], dtype=torch.float64),
+        typical=torch.tensor([typical_ratio(head, ceiling) for head in kept], dtype=torch.float64),
         typical_limit=limit if count >= limits.head_min_rows else math.inf,
         bc=_overlap(rows, limits, noise),
         layer_bc=float(_overlap(rows, limits, noise, together=True)[0]),

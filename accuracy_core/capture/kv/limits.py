@@ -25,6 +25,8 @@ class KvLimits(Part):
     routed_relative: float = Field(
         gt=0, description="relative error that no other choice of experts explains, behind a router"
     )
+    routed_head_ratio: float = Field(gt=1, description="typical L2 ratio of a head behind a router")
+    routed_head_ceiling: float = Field(gt=1, description="rows count as no more than this in it")
     head_ratio: float = Field(gt=1, description="typical (geometric mean) L2 ratio of one head over all positions")
     head_log_spread: float = Field(gt=0, description="clean standard deviation of log L2 ratio between positions")
     head_z: float = Field(ge=0, description="standard errors that a typical ratio is allowed on top")

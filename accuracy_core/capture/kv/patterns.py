@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 
@@ -147,6 +148,9 @@ def _moved(
     elif block_size and all(offset % block_size == 0 for offset in offsets):
         blocks = f"block {first // block_size} holds block {moved.source[first] // block_size}"
         result = found(KvPattern.FROM_BLOCK, f"{text}: {blocks}", certain=True, at=rows, written=written)
+    elif _strides(moved, rows, block_size, limits):
+        text += ": blocks lie closer or further apart than they should"
+        result = found(KvPattern.FROM_BLOCK, text, certain=True, at=rows, written=written)
     elif moved.share >= limits.pattern_share:
         result = found(
             KvPattern.SHIFTED, f"{text}: written {-moved.offset:+d} slots away", certain=True, at=rows, written=written
@@ -154,6 +158,20 @@ def _moved(
     else:
         result = found(KvPattern.SHIFTED, f"{text}: rows of other positions", certain=True, at=rows, written=written)
     return result
+
+
+def _strides(moved: Moved, rows: torch.Tensor, block_size: int | None, limits: KvLimits) -> bool:
+    """Rows are displaced by more in every later block, or all of them from the place on where the second block lies."""
+    positions = sorted(moved.source)
+    offsets = [moved.source[position] - position for position in positions]
+    steps = [abs(offset) for offset in offsets]
+    sizes = [block_size] if block_size else list(_USUAL_BLOCKS)
+    rising = sum(a <= b for a, b in pairwise(steps))
+    if len(set(offsets)) > 2 and min(offsets) * max(offsets) > 0 and rising >= limits.pattern_share * len(steps):
+        return True
+    first, source = positions[0], moved.source[positions[0]]
+    to_the_end = len(positions) >= limits.pattern_share * (rows.shape[1] - first)
+    return source > first and to_the_end and any(source % size == 0 for size in sizes)
 
 
 def _whole(head: torch.Tensor, present: torch.Tensor, limits: KvLimits) -> bool:

@@ -50,6 +50,14 @@ def wrong_block(target, _):
     target[:, 2 * BLOCK :] = target[:, : POSITIONS - 2 * BLOCK].clone()
 
 
+def close_blocks(target, fp32):
+    """Blocks of 16 tokens lie 15 apart: the last row of each is overwritten by the first of the next."""
+    for block in range(POSITIONS // BLOCK):
+        rows = slice(block * BLOCK, (block + 1) * BLOCK)
+        start = block * (BLOCK - 1)
+        target[:, start : start + BLOCK] = fp32[:, rows].to(target.dtype)
+
+
 def other_stride(target, _):
     _noise(target, (slice(None), slice(BLOCK, None)), 1.0)
 
@@ -82,6 +90,7 @@ CASES = [
     (shifted, KvPattern.SHIFTED, Phase.DECODE, PROMPT, True, "written +1 slots away"),
     (one_slot, KvPattern.ONE_SLOT, Phase.PREFILL, 11, True, "position 11 holds 12"),
     (wrong_block, KvPattern.FROM_BLOCK, Phase.DECODE, 2 * BLOCK, True, "block 2 holds block 0"),
+    (close_blocks, KvPattern.FROM_BLOCK, Phase.BOTH, BLOCK - 1, True, "blocks lie closer"),
     (other_stride, KvPattern.FROM_BLOCK, Phase.BOTH, BLOCK, True, "from position 16 on"),
     (scaled, KvPattern.SCALE, Phase.BOTH, 0, None, "1.5 times"),
     (head_scaled, KvPattern.SCALE, Phase.BOTH, 0, None, "1.04 times"),
@@ -120,7 +129,9 @@ def test_what_attention_was_given_tells_the_cache_from_what_came_before(change):
     upstream = compare(before)
     assert upstream.verdict is Verdict.FAIL
     assert upstream.written is True
-    assert upstream.cache_fault is (change in (shifted, one_slot, wrong_block))  # rows of elsewhere prove it still
+    assert upstream.cache_fault is (
+        change in (shifted, one_slot, wrong_block, close_blocks)
+    )  # rows of elsewhere prove it still
 
 
 def test_clean_caches_pass():
