@@ -25,7 +25,9 @@ class Replacements:
         try:
             for request_id, replacements in wanted.items():
                 for replacement in replacements:
-                    self._handles.append(visit(steps.model, replacement["tap"], self._putter(request_id, replacement)))
+                    self._handles.append(
+                        visit(steps.modules, replacement["tap"], self._putter(request_id, replacement))
+                    )
         except Exception:
             self.remove()
             raise

@@ -47,6 +47,8 @@ class Steps:
     def __init__(self, runner: Any, request_ids: List[str]) -> None:
         self.runner = runner
         self.model = model_of(runner)
+        #: a module that several places share is there under each name
+        self.modules = dict(self.model.named_modules(remove_duplicate=False))
         self.watched = {name: Watched(name) for name in request_ids}
         #: rows of watched requests in the forward that runs; empty outside of it and in warm-up runs
         self.rows: List[Rows] = []

@@ -28,12 +28,11 @@ def names(model: Any) -> List[Tuple[str, str]]:
     return [(name, type(module).__name__) for name, module in model.named_modules(remove_duplicate=False) if name]
 
 
-def place(model: Any, tap: str) -> Tuple[Any, str, int]:
-    """(module, "in" or "out", index) of `tap`. Raises NoSuchTap."""
+def place(modules: Dict[str, Any], tap: str) -> Tuple[Any, str, int]:
+    """(module, "in" or "out", index) of `tap`; `modules`: name -> module. Raises NoSuchTap."""
     match = _TAP.match(tap)
     if match is None:
         raise NoSuchTap("%r is no tap: write MODULE:out0, MODULE:in0, MODULE:query, …" % tap)
-    modules = dict(model.named_modules(remove_duplicate=False))
     if match["module"] not in modules:
         raise NoSuchTap("the model has no module %s" % match["module"])
     module, point = modules[match["module"]], match["point"]
@@ -55,9 +54,9 @@ def _attention_layer(module: Any, name: str) -> Any:
     return found[0]
 
 
-def visit(model: Any, tap: str, visitor: Visit) -> Any:
-    """Hook `visitor` to `tap`. Returns the handle."""
-    module, side, index = place(model, tap)
+def visit(modules: Dict[str, Any], tap: str, visitor: Visit) -> Any:
+    """Hook `visitor` to `tap`; `modules`: name -> module. Returns the handle. Raises NoSuchTap."""
+    module, side, index = place(modules, tap)
 
     def after(_module: Any, _args: Any, output: Any) -> Any:
         items = output if isinstance(output, (tuple, list)) else (output,)
@@ -103,7 +102,7 @@ class Taps:
         for tap in sorted({tap for taps in wanted.values() for tap in taps}):
             users = {name for name, taps in wanted.items() if tap in taps}
             try:
-                self._handles.append(visit(steps.model, tap, self._recorder(tap, users)))
+                self._handles.append(visit(steps.modules, tap, self._recorder(tap, users)))
             except NoSuchTap as error:
                 self.problems[tap] = str(error)
 
