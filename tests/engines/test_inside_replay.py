@@ -216,18 +216,20 @@ class Ranks:
 
 
 def test_ranks_keep_their_captures_apart(replay: Any, tmp_path: Path) -> None:
-    """Two tensor-parallel ranks: the first has the rows, the other only its shard; answers come in any order."""
+    """Two tensor-parallel ranks, of which the first has the rows, and one of another stage; in any order."""
     path = str(tmp_path / "a.safetensors")
     ranks = Ranks(
         {"rank": 1, "rows": 0, "path": f"{path}.rank1", "error": "", "missing": {"tap.x:out0": "r1"}, "snapshots": []},
+        {"rank": 2, "rows": 0, "path": f"{path}.rank2", "error": "", "names": ["kv.9.key"],
+         "missing": {"kv.0.key": "no such layer here", "kv.9.key": "positions 0-3"}},
         {"rank": 0, "rows": 2, "path": f"{path}.rank0", "error": "", "argmax": [1, 2], "names": ["logits", "kv.0.key"],
          "missing": {"tap.y:out0": "r0"}, "snapshots": ["s.json"], "block_size": 16},
     )  # fmt: skip
     taken = replay.Replayer(ranks, VOCAB).take(item(replay, [1, 2], 2, path), [1, 2])
     assert Path(path).read_text() == "rank 0"
-    assert taken["shards"] == [f"{path}.rank1"]
+    assert taken["shards"] == [f"{path}.rank1", f"{path}.rank2"]
     assert (taken["rows"], taken["names"], taken["block_size"]) == (2, ["logits", "kv.0.key"], 16)
-    assert taken["missing"] == {"tap.x:out0": "r1", "tap.y:out0": "r0"}
+    assert taken["missing"] == {"tap.x:out0": "r1", "tap.y:out0": "r0", "kv.9.key": "positions 0-3"}
     assert taken["snapshots"] == ["s.json"]
 
 

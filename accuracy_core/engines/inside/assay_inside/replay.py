@@ -82,9 +82,13 @@ class Replayer:
         if first["path"]:
             os.replace(first["path"], item.path)
         others = [answer for answer in answers if answer is not first and answer["path"]]
+        there = {name for answer in answers for name in answer.get("names") or []}
         missing: Dict[str, str] = {}
         for answer in answers:
-            missing.update(answer.get("missing") or {})
+            own = set(answer.get("names") or [])
+            # another pipeline stage may have the layer that this one lacks
+            lacking = (answer.get("missing") or {}).items()
+            missing.update({name: reason for name, reason in lacking if name in own or name not in there})
         return {
             "rows": first["rows"],
             "argmax": first.get("argmax", []),
