@@ -11,6 +11,7 @@ from accuracy_core.errors import AssayError, EngineDiedError, NotMeasuredError
 from accuracy_core.outcome import Verdict
 from accuracy_core.prompts.context import PluginContext
 from accuracy_core.prompts.engine_session import read_logits
+from accuracy_core.prompts.surroundings import LOGITS, control_tap, layer_of, same_in_every_layer
 from accuracy_core.prompts.triage_tree import TriageTree, load_triage_tree
 from accuracy_core.schemas import (
     CaptureSpec,
@@ -21,8 +22,8 @@ from accuracy_core.schemas import (
     RowMetrics,
 )
 
-#: kinds of modules whose output is the logits, or what they are made of at once: replacing it proves nothing
-_LOGITS = {"head"}
+#: ratio of a row that equals the reference: its logarithm must stay finite
+_SMALLEST = 1e-3
 
 
 class Injections(Protocol):
@@ -113,17 +114,12 @@ def _moved(culprit: Culprit, module: str) -> dict[str, object]:
     }
 
 
-def layer_of(module: str) -> int | None:
-    """Layer number in a canonical tap."""
-    return next((int(part) for part in module.split(".") if part.isdigit()), None)
-
-
 def _examine(
     module: str, case: Case, ctx: PluginContext, injections: Injections, tree: TriageTree
 ) -> tuple[bool | None, list[ReplacementTrial], str]:
     """(confirmed, trials, text) for one module."""
     control = control_tap(module, injections.taps(case.position), tree)
-    if tree.kind_of(module) in _LOGITS:
+    if tree.kind_of(module) in LOGITS:
         if control is None:
             return None, [], f"{module}: nothing in front of it was captured, so nothing can be replaced"
         trial = _trial("inputs", control, case, ctx, injections, tree)
@@ -160,17 +156,6 @@ def _everywhere(
     return bool(trial.healed), [output, trial], text
 
 
-def same_in_every_layer(module: str, taps: Sequence[str]) -> list[str]:
-    """Taps that differ from `module` in the layer's number only. A layer's own output is none: it holds all before."""
-    parts = module.split(".")
-    places = [place for place, part in enumerate(parts) if part.isdigit()]
-    if not places or places[0] == len(parts) - 1:
-        return []
-    head, tail = parts[: places[0]], parts[places[0] + 1 :]
-    same = [tap for tap in taps if (got := tap.split("."))[: len(head)] == head and got[len(head) + 1 :] == tail]
-    return [tap for tap in same if layer_of(tap) is not None]
-
-
 def _inputs_text(module: str, trial: ReplacementTrial) -> str:
     if trial.healed:
         return f"with {trial.module} replaced it vanishes, too ({_figures(trial)}): the fault lies in front of {module}"
@@ -180,26 +165,6 @@ def _inputs_text(module: str, trial: ReplacementTrial) -> str:
 def _figures(trial: ReplacementTrial) -> str:
     guards = f", guards {trial.guards_before} → {trial.guards_after}" if trial.guards_before else ""
     return f"L2 {trial.l2_before:.3g} → {trial.l2_after:.3g}{guards}"
-
-
-def control_tap(module: str, taps: Sequence[str], tree: TriageTree) -> str | None:
-    """What the module's layer is given: the nearest tap in front of it that everything passes through.
-
-    That is the residual stream behind the layer before, the embedding for the first layer, and the last norm for the
-    output head. None when there is none.
-    """
-    before = list(taps[: taps.index(module)]) if module in taps else list(taps)
-    layer, is_head = layer_of(module), tree.kind_of(module) in _LOGITS
-    for tap in reversed(before):
-        kind, own = tree.kind_of(tap), layer_of(tap)
-        stream = kind == "residual" and tap.rsplit(".", 1)[-1].isdigit()
-        if layer is None:
-            fits = stream or (is_head and kind == "norm" and own is None)
-        else:
-            fits = (stream and own == layer - 1) or (layer == 0 and kind == "embedding")
-        if fits:
-            return tap
-    return None
 
 
 def _trial(
@@ -253,15 +218,17 @@ def returned(trial: ReplacementTrial, tree: TriageTree) -> bool | None:
 
 
 def size(rows: Sequence[RowMetrics]) -> float:
-    """Root mean square of the rows' L2 ratio; of the L2 error where no ratio was measured. Not finite stays so."""
-    values = [row.l2_ratio for row in rows]
-    if all(math.isnan(value) for value in values):
-        values = [row.l2 for row in rows]
-    if not values:
-        return math.nan
+    """Geometric mean of the rows' L2 ratio, as the pooled guard takes it; infinite for rows that are not finite.
+
+    Where no ratio was measured (float32 target): root mean square of the rows' L2 error. NaN without rows.
+    """
     if any(hit.guard == "non_finite" for row in rows for hit in row.guards):
         return math.inf
-    return math.sqrt(sum(value**2 for value in values if not math.isnan(value)) / len(values))
+    ratios = [row.l2_ratio for row in rows if not math.isnan(row.l2_ratio)]
+    if ratios:
+        return math.exp(sum(math.log(max(ratio, _SMALLEST)) for ratio in ratios) / len(ratios))
+    errors = [row.l2 for row in rows if not math.isnan(row.l2)]
+    return math.sqrt(sum(error**2 for error in errors) / len(errors)) if errors else math.nan
 
 
 def _replay(
@@ -298,9 +265,3 @@ def _replay(
     verdict, metrics = judged.per_prompt[0], judged.prompt_rows(0)
     hits = [*verdict.guards, *(hit for row in metrics for hit in row.guards)]
     return Judged(metrics, len({(hit.guard, hit.batch, hit.token) for hit in hits}), verdict.verdict)
-
-
-def candidates_of(culprit: Culprit, failed: Sequence[str]) -> list[str]:
-    """Modules to try, the culprit's first, then the next one that tensor compare found wrong. `failed`: in order."""
-    first = [culprit.module] if culprit.module else []
-    return [*first, *(module for module in failed if module != culprit.module)][:2]

@@ -9,7 +9,7 @@ from typing import Any
 
 from accuracy_core.errors import AssayError, InfrastructureError
 from accuracy_core.outcome import Verdict
-from accuracy_core.prompts.confirm import candidates_of, confirm, control_tap, open_case, same_in_every_layer, size
+from accuracy_core.prompts.confirm import confirm, open_case, size
 from accuracy_core.prompts.context import PluginContext
 from accuracy_core.prompts.escalation import ESCALATED, escalate
 from accuracy_core.prompts.evidence import LOGITS, TENSORS, Evidence, read_evidence
@@ -17,6 +17,7 @@ from accuracy_core.prompts.merge import merge_plugins
 from accuracy_core.prompts.prepared import PreparedPrompts
 from accuracy_core.prompts.registry import PLUGIN_REGISTRY, make_plugins
 from accuracy_core.prompts.running import Work
+from accuracy_core.prompts.surroundings import candidates_of, control_tap, same_in_every_layer
 from accuracy_core.prompts.triage import Location, Triage, triage
 from accuracy_core.prompts.triage_tree import load_triage_tree
 from accuracy_core.schemas import ComparisonSummary, Culprit, EngineSpec, PromptAnalysisStatus, PromptResult, RunDir

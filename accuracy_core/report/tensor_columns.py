@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from accuracy_core.outcome import Verdict
-from accuracy_core.prompts.confirm import layer_of
+from accuracy_core.prompts.surroundings import layer_of
 from accuracy_core.prompts.triage_tree import load_triage_tree
 from accuracy_core.schemas import ModuleMetrics, Phase, TensorCompareResult
 

@@ -1,4 +1,4 @@
-"""A fault in the engine is found through rows alone, and its phase is right."""
+"""A fault in the engine is found: verdict, phase, module, layer, and the proof by replacement."""
 
 from __future__ import annotations
 
@@ -14,6 +14,16 @@ def results(command):
     return [run_dir.read(path, PromptResult) for path in sorted(run_dir.prompt_analysis.glob("*/prompt_result.json"))]
 
 
+def assert_proven(culprit):
+    """With the module replaced the rows are clean; with its inputs replaced they are as bad as before."""
+    assert culprit["confirmed"] is True
+    output, inputs = culprit["trials"]
+    assert (output["kind"], output["module"], output["healed"]) == ("output", culprit["module"], True)
+    assert output["l2_after"] < 1.4 < output["l2_before"]
+    assert output["guards_after"] == 0 < output["guards_before"]
+    assert (inputs["kind"], inputs["module"], inputs["healed"]) == ("inputs", "model.layers.0", False)
+
+
 def test_a_scaled_mlp_shows_from_the_first_row_on(assay, finished_run):
     clean = results(finished_run[0])
     command = assay("--fault", "mlp-scale")
@@ -21,8 +31,14 @@ def test_a_scaled_mlp_shows_from_the_first_row_on(assay, finished_run):
     assert command.code == 2, text
     report = command.report()
     assert (report["outcome"], report["verdict"], report["banner"]) == ("numerics", "fail", "red")
-    assert report["culprit"]["phase"] == "both"
+    culprit = report["culprit"]
+    assert (culprit["phase"], culprit["layer"]) == ("both", 1)
+    assert culprit["module"] in ("model.layers.1.mlp.down_proj", "model.layers.1.mlp")
+    assert_proven(culprit)
+    assert culprit["module"] in text
+    assert "confirmed by tensor replacement" in text.replace("\n", " ")
     assert report["fault"]["name"] == "mlp-scale"
+    assert "module_found" in report["triage"]
     for result in results(command):
         same = next((item for item in clean if item.prompt_token_ids == result.prompt_token_ids), None)
         if same is not None:
@@ -36,7 +52,11 @@ def test_a_shifted_kv_slot_shows_after_a_clean_first_row(assay, finished_run):
     assert command.code == 2, text
     report = command.report()
     assert (report["verdict"], report["banner"]) == ("fail", "red")
-    assert report["culprit"]["phase"] == "decode"
+    culprit = report["culprit"]
+    assert (culprit["phase"], culprit["layer"]) == ("decode", 1)
+    assert culprit["module"] == "model.layers.1.self_attn.attn"
+    assert_proven(culprit)
+    assert {"kv_bad", "kv_at_fault"} <= set(report["triage"])
     assert "KV or attention suspected" in text
     found = results(command)
     assert found
