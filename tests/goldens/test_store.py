@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
+import subprocess
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +73,7 @@ def test_damage_is_found_quarantined_and_repaired(damage: str, cache: Path, warn
     assert "quarantined" in warnings.text
     assert len(golden.warnings) == 1
     assert len(list((cache / "quarantine").iterdir())) == 1
+    assert not (entry_folder(cache).parent / "was-run").exists()
     again = get_or_compute_goldens(CONFIG, compute, cache_dir=cache)
     assert (again.source, compute.calls) == ("disk", 2)
     assert equal(again, compute.tensors())
@@ -235,11 +240,42 @@ def served_uncached(cache: Path, warnings: pytest.LogCaptureFixture, cause: str)
         assert warnings.records
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
-def test_read_only_directory(cache: Path, warnings: pytest.LogCaptureFixture) -> None:
+@pytest.fixture
+def common_user() -> Iterator[Path]:
+    """A folder that is open to everybody, and no root's rights meanwhile: root writes everywhere."""
+    get_or_compute_goldens(CONFIG, Compute())  # what is imported on first use may be out of the user's reach
+    root = os.geteuid() == 0
+    with tempfile.TemporaryDirectory(prefix="read-only-") as name:
+        os.chmod(name, 0o777)
+        if root:
+            os.seteuid(65534)
+        try:
+            yield Path(name)
+        finally:
+            if root:
+                os.seteuid(0)
+
+
+def test_read_only_directory(common_user: Path, warnings: pytest.LogCaptureFixture) -> None:
+    cache = common_user / "cache"
     cache.mkdir()
     cache.chmod(0o555)
     served_uncached(cache, warnings, "Permission denied")
+
+
+def test_read_only_directory_that_was_filled_before(common_user: Path, warnings: pytest.LogCaptureFixture) -> None:
+    cache = common_user / "cache"
+    get_or_compute_goldens(CONFIG, Compute(), cache_dir=cache)
+    folders = [cache, *(path for path in cache.rglob("*") if path.is_dir())]
+    for folder in folders:
+        folder.chmod(0o555)
+    golden = get_or_compute_goldens(CONFIG, pytest.fail, cache_dir=cache)
+    assert (golden.source, golden.warnings) == ("disk", ())
+    other = get_or_compute_goldens({**CONFIG, "n": 1}, Compute(seed=1), cache_dir=cache)
+    assert equal(other, Compute(seed=1).tensors())
+    assert "Permission denied" in warnings.text
+    for folder in folders:
+        folder.chmod(0o755)
 
 
 def test_place_that_nobody_can_write(warnings: pytest.LogCaptureFixture) -> None:
@@ -273,6 +309,30 @@ def test_full_device_for_real(warnings: pytest.LogCaptureFixture, cache: Path) -
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)
     assert not entry_folder(cache).exists()
+
+
+def test_full_file_system(tmp_path: Path, warnings: pytest.LogCaptureFixture) -> None:
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)]
+    if not shutil.which("mount") or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("may not mount a tmpfs; a limit on file sizes stands for it in the test above")
+    try:
+        compute = Compute()
+        small = get_or_compute_goldens(CONFIG, compute, cache_dir=place)
+        assert get_or_compute_goldens(CONFIG, compute, cache_dir=place).source == "disk"
+        rows = torch.randn(200_000, generator=torch.Generator().manual_seed(0))
+        large = get_or_compute_goldens({**CONFIG, "n": 1}, lambda: {"rows": [rows]}, cache_dir=place)
+        assert torch.equal(large["rows"][0], rows)
+        assert len(large.warnings) == 1
+        assert "No space left on device" in large.warnings[0]
+        assert not list((place / "tmp").iterdir())  # the half file is gone
+        again = get_or_compute_goldens(CONFIG, compute, cache_dir=place)
+        assert (again.source, again.warnings, compute.calls) == ("disk", (), 1)
+        assert equal(again, small)
+        del small, again  # they hold files open
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def test_locks_that_do_not_work(
