@@ -75,12 +75,13 @@ def prepare_analysis(
     return PreparedAnalysis(prepared, goldens, tokenizer)
 
 
-def choose_prompts(run: Run) -> tuple[PreparedPrompts, Any]:
-    """Prompts that this run analyses, as token ids, and their tokenizer; writes nothing.
+def choose_prompts(run: Run, tokenizer: Any = None) -> tuple[PreparedPrompts, Any]:
+    """Prompts that this run analyses, as token ids, and their tokenizer (loaded unless given); writes nothing.
 
     Raises ConfigurationError for prompts that cannot be replayed, or when there are none.
     """
-    tokenizer = load_tokenizer(run.model_path, run.parameters.engine.tokenizer)
+    if tokenizer is None:
+        tokenizer = load_tokenizer(run.model_path, run.parameters.engine.tokenizer)
     longest = run.engine.max_model_len or context_length(run.engine)
     prepared = prepare_prompts(
         _chosen(run, tokenizer, longest),

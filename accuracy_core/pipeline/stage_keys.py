@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from accuracy_core.pipeline.evaluation import results_location
 from accuracy_core.pipeline.identity import code_identity, engine_identity
 from accuracy_core.pipeline.prompt_stage import choose_prompts
 from accuracy_core.pipeline.run import Run
+from accuracy_core.prompts.tokens import load_tokenizer
 from accuracy_core.schemas import Tolerances, fingerprint
 
 #: raised when the meaning of a stage's files changes
@@ -57,7 +59,7 @@ def prompt_analysis_key(run: Run) -> str:
     """
     parameters = run.parameters.prompt_analysis
     tolerances = Tolerances.load(Path(parameters.tolerances)) if parameters.tolerances else None
-    prompts, _ = choose_prompts(run)
+    prompts, _ = choose_prompts(run, _TokenizerWhenNeeded(run))
     return _key(
         "prompt_analysis",
         run,
@@ -67,6 +69,19 @@ def prompt_analysis_key(run: Run) -> str:
         plugins=_plugin_digests(parameters.plugins),
         tolerances=tolerances.to_json() if tolerances is not None else "default",  # the default is part of our code
     )
+
+
+class _TokenizerWhenNeeded:
+    """Loads the tokenizer at its first use. Most deviated prompts bring their ids along: loading costs seconds."""
+
+    def __init__(self, run: Run) -> None:
+        self._load = functools.cache(lambda: load_tokenizer(run.model_path, run.parameters.engine.tokenizer))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._load(), name)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self._load()(*arguments, **options)
 
 
 def _key(stage: str, run: Run, **inputs: Any) -> str:

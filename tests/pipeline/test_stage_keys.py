@@ -10,7 +10,16 @@ import pytest
 from accuracy_core.models import resolve_model
 from accuracy_core.pipeline import identity, stage_keys
 from accuracy_core.pipeline.run import Run
-from accuracy_core.schemas import EngineSpec, EvalParameters, FaultSpec, Platform, PromptParameters, RunParameters
+from accuracy_core.schemas import (
+    DeviatedPrompt,
+    DeviatedPrompts,
+    EngineSpec,
+    EvalParameters,
+    FaultSpec,
+    Platform,
+    PromptParameters,
+    RunParameters,
+)
 from tests.evals.results_maker import sample, write_run
 
 PROMPT = "Q: 47+38\nA:"
@@ -183,3 +192,18 @@ def test_answers_are_reused_for_the_same_installation_and_not_when_refreshed(tmp
     assert identity_of(refresh=["evaluate"]) not in (before, again[0])
     monkeypatch.setattr(evaluation, "engine_identity", lambda spec: "rebuilt")
     assert identity_of() != before
+
+
+def test_prompts_that_bring_their_ids_need_no_tokenizer(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("the tokenizer was loaded")
+
+    run = run_of(tmp_path)
+    prompt = DeviatedPrompt(task="t", doc_id=1, prompt=PROMPT, token_ids=[1, 2, 3])
+    run.run_dir.write(run.run_dir.deviated_prompts, DeviatedPrompts(prompts=[prompt]))
+    with_tokenizer = stage_keys.prompt_analysis_key(run)
+    monkeypatch.setattr(stage_keys, "load_tokenizer", refuse)
+    assert stage_keys.prompt_analysis_key(run) == with_tokenizer
+    run.run_dir.write(run.run_dir.deviated_prompts, DeviatedPrompts(prompts=[]))  # then the curated ones are taken
+    with pytest.raises(AssertionError, match="loaded"):
+        stage_keys.prompt_analysis_key(run)
