@@ -105,6 +105,8 @@ def confirm(
 
 def _moved(culprit: Culprit, module: str) -> dict[str, object]:
     note = f"{culprit.module} was named first, but replacing it did not remove the error"
+    if culprit.layer is not None and culprit.layer == layer_of(module):
+        note += f": {module} behind it is given more that is wrong, or is wrong itself"
     return {
         "module": module,
         "layer": layer_of(module),

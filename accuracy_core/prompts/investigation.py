@@ -84,13 +84,14 @@ def earlier_status(run_dir: RunDir) -> PromptAnalysisStatus | None:
 
 
 def target_options(spec: EngineSpec) -> str:
-    """Options of `assay run` that select the same target (dtype apart), quoted for a shell."""
+    """Options of `assay run` that select the same target, quoted for a shell."""
     from accuracy_core.models import EMBEDDED, embedded_model
 
     words = ["--model", EMBEDDED if spec.model == str(embedded_model()) else spec.model]
     for option, value, default in (
         ("--engine", spec.engine, "vllm"),
         ("--platform", spec.platform.value, "cpu"),
+        ("--dtype", spec.dtype, "bfloat16"),
         ("--tp", str(spec.tensor_parallel_size), "1"),
         ("--fault", spec.fault.name if spec.fault else "", ""),
     ):
