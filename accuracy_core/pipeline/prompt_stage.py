@@ -117,6 +117,7 @@ def analyse_prompts(run: Run, prepared: PreparedAnalysis) -> PromptAnalysisStatu
             tolerances=Tolerances.load(Path(parameters.tolerances)) if parameters.tolerances else None,
             triage=parameters.triage,
             modules=parameters.modules,
+            goldens_dir=run.parameters.goldens_dir,
             progress=lambda plugin, done, total: progress.report(STAGE, done, total, plugin),
         )
         result.raise_if_broken()

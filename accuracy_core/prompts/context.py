@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accuracy_core.engines.protocol import TargetEngine
@@ -31,6 +32,7 @@ def no_progress(plugin: str, done: int, total: int) -> None:
 class PluginContext:
     """Immutable. `engine`, `generate_fn` and `goldens` are None for a plugin that manages its own engine.
 
+    `goldens_dir` is the root of the golden cache (None: the default) for references that a plugin computes itself.
     `prompts` are token ids; `prepared` the same prompts with their texts and origins, in the same order. Results of
     `prompts[i]` belong into `output_dir.prompt(prepared[i].index)`.
     """
@@ -47,4 +49,5 @@ class PluginContext:
     generate_fn: GenerateFn | None = None
     goldens: Goldens | None = None
     tolerances: Tolerances | None = None
+    goldens_dir: str | Path | None = None
     progress: PromptProgress = no_progress

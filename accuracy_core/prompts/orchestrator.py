@@ -105,6 +105,7 @@ def run_prompt_analysis(
         tolerances=tolerances,
         triage=triage,
         modules=modules,
+        goldens_dir=goldens_dir,
         progress=progress,
     )
 
@@ -162,6 +163,7 @@ def run_plugins(
     tolerances: Tolerances | None = None,
     triage: bool = True,
     modules: Sequence[str] = (),
+    goldens_dir: str | Path | None = None,
     progress: PromptProgress = no_progress,
 ) -> PromptAnalysisResult:
     """The part that needs the device: run `plugins` over prompts numbered by `claim_directory`, write the summary.
@@ -179,6 +181,7 @@ def run_plugins(
         dtype=reference_dtype(spec),
         tokenizer=tokenizer,
         tolerances=tolerances,
+        goldens_dir=goldens_dir,
         progress=progress,
     )
     work = Work()
