@@ -165,7 +165,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace, home: Path) -> int:
     check_port(options.port)
     auth = settings.auth_string(home, make=options.auth)
-    runs = options.runs or os.environ.get("ASSAY_RUNS_DIR") or str(Path("runs").absolute())
+    runs = options.runs or os.environ.get("ASSAY_RUNS_DIR") or "runs"
+    runs = runs if "://" in runs else str(Path(runs).expanduser().absolute())  # workers run elsewhere
     stack = Stack(home, options.port, auth, runs, options.device_pool or ["device-pool"])
     try:
         stack.start(options.webhook)
