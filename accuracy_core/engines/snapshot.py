@@ -142,21 +142,27 @@ def _saved(model: Any, tensors: dict[str, torch.Tensor]) -> list[tuple[torch.Ten
     """K and V of every layer, None when some were not saved. Raises InputMismatchError for another model's."""
     import torch
 
-    config = model.config.get_text_config()
-    pairs = []
-    for layer in range(config.num_hidden_layers):
-        pair = tensors.get(f"kv.{layer}.key"), tensors.get(f"kv.{layer}.value")
-        if pair[0] is None or pair[1] is None or bool(torch.isnan(pair[0]).any()):
-            return None
-        pairs.append((pair[0], pair[1]))
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    if pairs[0][0].shape[0] != heads or f"kv.{len(pairs)}.key" in tensors:
-        layers = len({name.split(".")[1] for name in tensors if name.startswith("kv.")})
+    from accuracy_core.capture.kv.reference import cached_kv, recording_cache
+
+    cache = recording_cache(model.config)
+    model(input_ids=torch.zeros(1, 1, dtype=torch.long), past_key_values=cache, use_cache=True)
+    own = {name: _heads(found[0]) for name, found in cached_kv(cache).items()}
+    saved = {name: tensor for name, tensor in tensors.items() if name.startswith("kv.")}
+    foreign = [name for name in saved if own.get(name) != _heads(saved[name])]
+    if foreign:
+        name = foreign[0]
         raise InputMismatchError(
-            f"the snapshot has {layers} layers of {pairs[0][0].shape[0]} KV heads, the model {len(pairs)} of {heads}",
+            f"{name} of the snapshot has {_heads(saved[name])} (heads, width), this model's has {own.get(name)}",
             fix="replay it with the checkpoint that the engine ran",
         )
-    return pairs
+    if set(saved) != set(own) or any(bool(torch.isnan(tensor).any()) for tensor in saved.values()):
+        return None
+    return [(saved[f"kv.{layer}.key"], saved[f"kv.{layer}.value"]) for layer in range(len(own) // 2)]
+
+
+def _heads(tensor: torch.Tensor) -> tuple[int, int]:
+    """(heads, width) of K or V (heads, positions, width)."""
+    return tensor.shape[0], tensor.shape[2]
 
 
 def _rank(path: Path) -> int:

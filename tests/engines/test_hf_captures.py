@@ -151,7 +151,7 @@ def test_damaged_or_foreign_snapshots_are_refused(run: Run, tmp_path: Path) -> N
     path = Path(result.snapshots[0])
     tensors = load_file(path.with_suffix(".safetensors"))
     save_file({**tensors, "kv.4.key": tensors["kv.3.key"].clone()}, path.with_suffix(".safetensors"))
-    with pytest.raises(InputMismatchError, match="5 layers of 2 KV heads, the model 4 of 2"):
+    with pytest.raises(InputMismatchError, match=r"kv.4.key of the snapshot has \(2, 32\) .* this model's has None"):
         replay_snapshot(path, "embedded")
     path.with_suffix(".safetensors").unlink()
     with pytest.raises(ConfigurationError, match="cannot be read"):
