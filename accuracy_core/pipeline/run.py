@@ -100,8 +100,14 @@ def resolve_run(parameters: RunParameters, *, engine_here: bool = True) -> Run:
 
 
 def record(run: Run) -> None:
-    """Write `run_config.json`, without secrets."""
+    """Write `run_config.json`, without secrets; forget what earlier runs said about the stages of this one.
+
+    Their records would be taken for this run's when it ends early, and whose is newer no clock can tell.
+    """
+    stages = [*run.parameters.stages, *(["goldens"] if "prompt_analysis" in run.parameters.stages else [])]
     with synchronised(run.parameters.output_dir):
+        for stage in stages:
+            (run.run_dir.stages / f"{stage}.json").unlink(missing_ok=True)
         run.run_dir.write(run.run_dir.run_config, run.redacted())
 
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from accuracy_core.errors import AssayError, InfrastructureError, NotMeasuredError
+from accuracy_core.errors import InfrastructureError, NotMeasuredError
 from accuracy_core.schemas import RunDir
 from accuracy_core.storage.s3_errors import storage_error
 from flows.remote.api import PrefectApi, Refused
@@ -46,14 +46,12 @@ def fetch(location: str, folder: Path) -> list[Path]:
 def _copy(run_dir: RunDir, name: str, folder: Path) -> Path | None:
     source, target = run_dir.root / name, folder / name
     try:
+        if not source.exists():
+            return None
         if isinstance(source, Path):
             shutil.copyfile(source, target)
         else:
             source.download_to(target)
-    except FileNotFoundError:
-        return None
-    except AssayError:
-        raise
     except Exception as error:  # a bucket's client raises a dozen unrelated types
         raise storage_error(error, f"{source} cannot be read") from error
     return target

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from filelock import Timeout
 
@@ -9,7 +11,15 @@ from accuracy_core.errors import ConfigurationError
 from accuracy_core.pipeline.claim import claimed
 from accuracy_core.pipeline.earlier import earlier_analysis, earlier_task_status
 from accuracy_core.pipeline.run import record, resolve_run
-from accuracy_core.schemas import EngineSpec, FaultSpec, PromptParameters, RunDir, RunParameters, TaskStatus
+from accuracy_core.schemas import (
+    EngineSpec,
+    FaultSpec,
+    PromptParameters,
+    RunDir,
+    RunParameters,
+    StageRecord,
+    TaskStatus,
+)
 
 
 def parameters(tmp_path, **engine):
@@ -48,3 +58,13 @@ def test_results_of_earlier_runs_are_found(tmp_path):
     status = TaskStatus(passed=True)
     run.run_dir.write(run.run_dir.task_analysis / "task_status.json", status)
     assert earlier_task_status(run) == status
+
+
+def test_a_new_run_forgets_what_earlier_ones_said_about_its_stages(tmp_path):
+    run = resolve_run(parameters(tmp_path))
+    for stage in ("evaluate", "goldens", "prompt_analysis", "report"):
+        started = datetime(2040, 1, 1, tzinfo=UTC)  # by the clock of another host
+        done = StageRecord(stage=stage, inputs_hash="h", started=started, duration_s=1, status="failed")
+        run.run_dir.write(run.run_dir.stages / f"{stage}.json", done)
+    record(run)
+    assert [path.stem for path in run.run_dir.stages.glob("*.json")] == ["evaluate"]  # this one leaves it as it is

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from accuracy_core.errors import ConfigurationError, InfrastructureError
+from accuracy_core.outcome import Outcome
 from accuracy_core.pipeline import mirror as mirrors
 from accuracy_core.pipeline.claim import claimed
 from accuracy_core.pipeline.mirror import Mirror, mirror_of, synchronised, working_dir
 from accuracy_core.pipeline.stage_files import bring_back, describe
+from accuracy_core.report.history import HistoryEntry, HistoryIndex
 from accuracy_core.schemas import RunDir, TaskStatus
 from tests.goldens.s3_server import ADMIN, BUCKET, READER, FaultProxy, client, running_server, weed_binary
 
@@ -259,3 +263,26 @@ def test_no_server_at_all(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     with pytest.raises(InfrastructureError, match=r"127\.0\.0\.1:9"):
         RunDir.at(uri).create()
+
+
+def test_results_are_fetched_from_the_bucket(uri: str, tmp_path: Path) -> None:
+    from flows.remote.fetching import fetch
+
+    with synchronised(uri):
+        folder = Path(str(working_dir(uri).root))
+        (folder / "report.json").write_text("{}")
+        (folder / "junit.xml").write_text("<testsuites/>")
+    assert sorted(path.name for path in fetch(uri, tmp_path / "here")) == ["junit.xml", "report.json"]
+    assert (tmp_path / "here" / "junit.xml").read_text() == "<testsuites/>"
+
+
+def test_a_history_that_several_hosts_write_to(uri: str) -> None:
+    entry = HistoryEntry(written=datetime.now(UTC), model_fingerprint="f" * 64, device="d", outcome=Outcome.NUMERICS)
+    for name in ("one", "two", "three"):
+        HistoryIndex(uri).append(entry.model_copy(update={"headline": name}))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: HistoryIndex(uri).append(entry), range(4)))
+    found = HistoryIndex(uri).window("f" * 64, "d").entries
+    assert [item.headline for item in found[:3]] == ["one", "two", "three"]
+    assert len(found) == 7
+    assert HistoryIndex(uri).window("e" * 64, "d").entries == []
