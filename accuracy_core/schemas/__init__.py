@@ -1,6 +1,7 @@
 """Schemas that the parts share: versioned pydantic models, JSON on disk."""
 
 from accuracy_core.schemas.base import Part, Schema, canonical_json, fingerprint
+from accuracy_core.schemas.call_snapshot import CallSnapshot
 from accuracy_core.schemas.culprit import Culprit, ReplacementTrial
 from accuracy_core.schemas.deviated_prompt import DeviatedPrompt, DeviatedPrompts
 from accuracy_core.schemas.engine_spec import EngineSpec, Platform
@@ -31,11 +32,11 @@ from accuracy_core.schemas.tensor_result import (
 from accuracy_core.schemas.tolerances import Aggregate, Guards, Tolerances
 
 __all__ = [
-    "Aggregate", "CaptureSpec", "ComparisonSummary", "Culprit", "DeviatedPrompt", "DeviatedPrompts",
+    "Aggregate", "CallSnapshot", "CaptureSpec", "ComparisonSummary", "Culprit", "DeviatedPrompt", "DeviatedPrompts",
     "DivergentModule", "EngineSpec", "Escalation", "EvalParameters", "FaultSpec", "Finding", "GuardHit", "Guards",
     "KvHeadMetrics", "KvPattern", "KvPlace", "KvResult", "ModuleMetrics", "PairedTest", "Part", "Phase", "Platform",
     "PluginStatus", "PromptAnalysisStatus", "PromptParameters", "PromptResult", "Replacement", "ReplacementTrial",
     "ReplayRequest", "ReplayResult", "ReportSection", "ResultsSummary", "RouteResult", "RowMetrics", "RunDir",
-    "RunParameters", "SampleRecord", "Schema", "ScoreRow", "Severity", "SnapshotSpec", "StageRecord", "Tab", "TaskStatus",
-    "TensorCompareResult", "ThresholdResult", "Tolerances", "canonical_json", "fingerprint", "write_text",
+    "RunParameters", "SampleRecord", "Schema", "ScoreRow", "Severity", "SnapshotSpec", "StageRecord", "Tab",
+    "TaskStatus", "TensorCompareResult", "ThresholdResult", "Tolerances", "canonical_json", "fingerprint", "write_text",
 ]  # fmt: skip

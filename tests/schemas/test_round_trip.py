@@ -15,6 +15,7 @@ from accuracy_core.errors import ConfigurationError
 from accuracy_core.outcome import Outcome, Verdict
 from accuracy_core.schemas import (
     Aggregate,
+    CallSnapshot,
     CaptureSpec,
     ComparisonSummary,
     Culprit,
@@ -104,6 +105,11 @@ DOCUMENTS: list[Schema] = [
         thresholds={"exact_match,strict": 0.5, "acc,none": {"mean": 0.5, "std": INF}},
         evaluation=EvalParameters(tasks=["a"], gen_kwargs={"temperature": 0}),
         prompt_analysis=PromptParameters(prompts=["p"]), stages=["report"],
+    ),
+    CallSnapshot(
+        request_id="p0", engine="vllm", call=2, first_position=4, tokens=1, prompt_length=4, batch_tokens=1,
+        token_ids=[7], prefix_token_ids=[1, 2, 3, 4], row=1, tensors="p0-call2.safetensors", block_size=16,
+        attention={"0": {"max_seq_len": 5, "causal": True}}, missing={"kv.0.key": "why"},
     ),
     StageRecord(stage="evaluate", inputs_hash="0" * 64, started=datetime(2026, 1, 2, tzinfo=UTC), duration_s=INF),
     TaskStatus(
