@@ -9,7 +9,16 @@ import pytest
 from accuracy_core.outcome import Verdict
 from accuracy_core.prompts import conclude, run_prompt_analysis
 from accuracy_core.prompts.triage import phase_text
-from accuracy_core.schemas import DeviatedPrompt, DeviatedPrompts, EngineSpec, FaultSpec, Phase, PromptResult, RunDir
+from accuracy_core.schemas import (
+    ComparisonSummary,
+    DeviatedPrompt,
+    DeviatedPrompts,
+    EngineSpec,
+    FaultSpec,
+    Phase,
+    PromptResult,
+    RunDir,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +59,12 @@ def test_mlp_scale_is_bad_from_the_first_row_on(tmp_path, goldens_dir):
     result = analyse(tmp_path, goldens_dir, TEXTS, fault="mlp-scale")
     assert result.verdict is Verdict.FAIL
     assert result.status.phase is Phase.BOTH
-    assert phase_text(result.status.culprit.phase) == "both"
+    culprit = result.status.culprit
+    assert phase_text(culprit.phase) == "both"
+    assert (culprit.module, culprit.layer, culprit.confirmed) == ("model.layers.1.mlp", 1, True)
+    assert [trial.healed for trial in culprit.trials] == [True, False]
+    summary = RunDir.at(tmp_path).tensor_compare / "comparison_summary.json"
+    assert ComparisonSummary.from_json(summary.read_text()).confirmed is True
     assert conclude(None, result.status).exit_code == 2
 
 
@@ -58,7 +72,10 @@ def test_kv_slot_is_bad_after_the_first_row_only(tmp_path, goldens_dir):
     result = analyse(tmp_path, goldens_dir, TEXTS, fault="kv-slot")
     assert result.verdict is Verdict.FAIL
     assert result.status.phase is Phase.DECODE
-    assert phase_text(result.status.culprit.phase) == "decode (KV or attention suspected)"
+    culprit = result.status.culprit
+    assert phase_text(culprit.phase) == "decode (KV or attention suspected)"
+    assert (culprit.module, culprit.layer, culprit.confirmed) == ("model.layers.1.self_attn.attn", 1, True)
+    assert "kv_at_fault" in culprit.branch
     run_dir = RunDir.at(tmp_path)
     for prompt in result.prompts:
         rows = run_dir.read(run_dir.prompt_result(prompt.index, "logit_validation"), PromptResult).rows
