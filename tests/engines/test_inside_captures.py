@@ -216,6 +216,22 @@ def test_replacements_that_never_happen_or_do_not_fit_are_errors(start: Start, t
         assert "execute_model" not in vars(runner)
 
 
+def test_an_error_of_ours_does_not_end_the_engine(start: Start, tmp_path: Path) -> None:
+    """A release of vLLM whose scheduler says things differently: the call runs, and what was asked for is missing."""
+    save_file({"rows": torch.zeros(1, WIDTH)}, tmp_path / "rows")
+    put = {"tap": NORM, "file": str(tmp_path / "rows"), "tensor": "rows", "first_row": 0}
+    runner = Runner()
+    captures = start(runner, a={"modules": [NORM], "kv": True}, b={"replacements": [put]})
+    runner.step({"a": (0, 2)}, new={"a": [1]})
+    captures.steps.before_reuse.append(lambda request, fresh: {}["gone"])
+    assert runner.step({"a": (2, 1)}).shape == (1, WIDTH)
+    found = take(captures, "a", 3)
+    assert found.tensors == {}
+    assert set(found.missing) == {f"tap.{NORM}", "kv"}
+    assert all("KeyError: 'gone'" in reason for reason in found.missing.values())
+    assert "could not be followed" in take(captures, "b", 1).error
+
+
 def test_an_fp8_cache_is_read_with_its_scale(start: Start) -> None:
     """Values to 8 are exact in FP8; what is stored is multiplied with the layer's scale."""
     runner = Runner()

@@ -51,6 +51,8 @@ class Capturing:
         The last token's K and V and module rows do not exist: it was sampled and never run.
         """
         wanted, positions = self.requests[request_id], len(tokens) - 1
+        if self.steps.failure:
+            return self._nothing(wanted)
         tensors: Dict[str, torch.Tensor] = {}
         missing: Dict[str, str] = {}
         found, absent = self.taps.take(request_id, wanted.get("modules") or [], positions)
@@ -72,6 +74,15 @@ class Capturing:
             "block_size": block_size,
             "error": self.replacements.problem(request_id),
         }
+
+    def _nothing(self, wanted: Dict[str, Any]) -> Dict[str, Any]:
+        """The engine's calls could not be followed: a replacement that may not have taken place is an error."""
+        reason = "the engine's calls could not be followed: %s" % self.steps.failure
+        missing = dict.fromkeys([TAP_PREFIX + tap for tap in wanted.get("modules") or []], reason)
+        if wanted.get("kv"):
+            missing["kv"] = reason
+        error = reason if wanted.get("replacements") or wanted.get("snapshot") else ""
+        return {"tensors": {}, "missing": missing, "snapshots": [], "block_size": None, "error": error}
 
     def remove(self) -> None:
         self.steps.remove()

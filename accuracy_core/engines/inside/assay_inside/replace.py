@@ -39,6 +39,13 @@ class Replacements:
         self.done.setdefault(key, 0)
 
         def put(value: torch.Tensor) -> Optional[torch.Tensor]:
+            try:
+                return changed(value)
+            except Exception as error:  # must not end the engine
+                self.problems[request_id] = "replacement at %s: %s: %s" % (tap, type(error).__name__, error)
+                return None
+
+        def changed(value: torch.Tensor) -> Optional[torch.Tensor]:
             for place in self.steps.rows:
                 if place.request.request_id != request_id or value.shape[0] < self.steps.total:
                     continue

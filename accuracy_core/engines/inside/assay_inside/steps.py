@@ -58,6 +58,8 @@ class Steps:
         self.call = 0
         #: why rows could not be told apart; then nothing is recorded
         self.problem = ""
+        #: what went wrong while following the calls; then nothing that was recorded can be trusted
+        self.failure = ""
         #: called with (request, ids of blocks about to be written anew) before a call touches the cache
         self.before_reuse: List[Callable[[Watched, Set[int]], None]] = []
         #: called with (args, kwargs of the model's forward) once `rows` are known
@@ -72,7 +74,7 @@ class Steps:
         had_own = "execute_model" in vars(runner)
 
         def execute_model(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-            self._follow(scheduler_output)
+            self._guarded(self._follow, scheduler_output)
             try:
                 return execute(scheduler_output, *args, **kwargs)
             finally:
@@ -86,7 +88,9 @@ class Steps:
 
         runner.execute_model = execute_model
         handles = [
-            self.model.register_forward_pre_hook(self._enter, with_kwargs=True),
+            self.model.register_forward_pre_hook(
+                lambda model, args, kwargs: self._guarded(self._enter, args, kwargs), with_kwargs=True
+            ),
             self.model.register_forward_hook(self._leave),
         ]
         self._undo = [restore] + [handle.remove for handle in handles]
@@ -95,6 +99,15 @@ class Steps:
         for undo in self._undo:
             undo()
         self._undo = []
+
+    def _guarded(self, action: Callable[..., None], *args: Any) -> None:
+        """An error of ours, on a release of vLLM that is not known, must not end its engine."""
+        try:
+            if not self.failure:
+                action(*args)
+        except Exception as error:
+            self.failure = "%s: %s" % (type(error).__name__, error)
+            self._scheduled, self.rows = {}, []
 
     def _follow(self, output: Any) -> None:
         """Before the call: note new requests and blocks. Nothing has been written to the cache yet."""
@@ -129,7 +142,7 @@ class Steps:
             self._first[name] = computed
         self._scheduled = dict(output.num_scheduled_tokens)
 
-    def _enter(self, model: Any, args: Any, kwargs: Dict[str, Any]) -> None:
+    def _enter(self, args: Any, kwargs: Dict[str, Any]) -> None:
         """Runs after the batch was put in order, which is why it is here and not before the call."""
         self.rows = []
         if not self._scheduled:  # a warm-up run

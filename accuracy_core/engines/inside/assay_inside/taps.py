@@ -108,6 +108,12 @@ class Taps:
 
     def _recorder(self, tap: str, users: Any) -> Visit:
         def record(value: torch.Tensor) -> None:
+            try:
+                look(value)
+            except Exception as error:  # must not end the engine
+                self.problems[tap] = "%s: %s" % (type(error).__name__, error)
+
+        def look(value: torch.Tensor) -> None:
             steps = self.steps
             if not steps.rows:
                 return
