@@ -46,7 +46,7 @@ class KvCachePlugin(PromptPlugin):
 
         if ctx.engine is not None:
             check_engine(ctx)
-        folder = cache_directory(self.goldens_dir or getattr(ctx, "goldens_dir", None))
+        folder = cache_directory(self.goldens_dir or ctx.goldens_dir)
         self._check_room(ctx, folder)
         self._references = obtain_references(ctx, folder, KvLimits.of(ctx.tolerances))
 
