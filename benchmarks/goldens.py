@@ -123,8 +123,11 @@ def references(folder: Path, length: int) -> dict[str, float]:
     generate_three_way_reference_logits(str(embedded_model()), "bfloat16", 2, [[1, 20], [1, 30]])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     ours = timed(OURS, lambda: generate_three_way_reference_logits(str(folder), "bfloat16", length, ids), times)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak, first = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, times[OURS]
     greedy, helped = baselines(folder, ids, length, times)
+    # once more, since a busy machine is not equally busy all the time: what counts is the mean
+    timed(OURS, lambda: generate_three_way_reference_logits(str(folder), "bfloat16", length, ids), times)
+    times[OURS] = ((first[0] + times[OURS][0]) / 2, (first[1] + times[OURS][1]) / 2)
     plain = [sum(times[f"{name}, token by token"][kind] for name in ("FP32 greedy", "BF16 forced")) for kind in (0, 1)]
     pairs = list(zip(greedy, ours["fp32_logits"], strict=True))
     batched = times["FP32 greedy, batched and confirmed in one forward"][1]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from accuracy_core.goldens import entry, s3
 from accuracy_core.goldens.location import CACHE_DIR_VARIABLE, LEASE_VARIABLE, MAX_BYTES_VARIABLE, S3_URI_VARIABLE
+from accuracy_core.models import embedded_model
 
 from .s3_server import ADMIN, BUCKET, FaultProxy, running_server, sign_in
 
@@ -64,3 +67,18 @@ def uri(proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
     sign_in(monkeypatch, ADMIN)
     monkeypatch.setattr(s3, "_breakers", {})
     return f"s3://{BUCKET}/{abs(hash(request.node.nodeid)):x}"
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    """Of the bundled model."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(embedded_model())
+
+
+@pytest.fixture(scope="session")
+def prompts() -> list[str]:
+    """Six that the bundled model answers."""
+    lines = (embedded_model() / "test.jsonl").read_text().splitlines()[:6]
+    return [f"Q: {json.loads(line)['question']}\nA:" for line in lines]

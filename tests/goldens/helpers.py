@@ -8,6 +8,7 @@ import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save
@@ -40,6 +41,16 @@ class Compute:
     def __call__(self) -> dict[str, list[torch.Tensor]]:
         self.calls += 1
         return self.tensors()
+
+
+@torch.inference_mode()
+def plain_greedy(model: Any, prompt: list[int], length: int) -> tuple[list[int], torch.Tensor]:
+    tokens, rows = [], []
+    for _ in range(length):
+        row = model(input_ids=torch.tensor([prompt + tokens]), use_cache=False).logits[0, -1].float()
+        rows.append(row)
+        tokens.append(int(row.argmax()))
+    return tokens, torch.stack(rows)
 
 
 def equal(a: object, b: object) -> bool:

@@ -23,13 +23,6 @@ from accuracy_core.models import embedded_model
 PROMPTS = ["Q: 47+38\nA:", "Q: 52-38\nA:", "Q: 7+7\nA:"]
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(embedded_model())
-
-
 @pytest.fixture
 def get(cache: Path, tokenizer: Any) -> Callable[..., Any]:
     def call(**change: Any) -> Any:
