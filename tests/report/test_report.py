@@ -13,6 +13,7 @@ from accuracy_core.errors import ConfigurationError, EngineDiedError
 from accuracy_core.outcome import Banner, Outcome, Verdict
 from accuracy_core.prompts.conclusion import NO_CULPRIT, conclude_error
 from accuracy_core.report import ReportDocument, generate_report
+from accuracy_core.schemas import KvPattern
 
 GREEN = Recipe()
 KV_SLOT = Recipe(
@@ -247,12 +248,13 @@ def test_it_is_rebuilt_in_place(tmp_path):
     assert document.banner is Banner.GREEN
 
 
-def test_kv_section_applies_only_when_its_files_exist(tmp_path):
+def test_kv_section_applies_only_where_the_cache_was_compared(tmp_path):
     page, _ = report(tmp_path)
     assert "KV cache, all prompts" not in page
     (tmp_path / "prompt_analysis/prompt_1/kv_analysis").mkdir(parents=True)
     (tmp_path / "prompt_analysis/prompt_1/kv_analysis/kv_report.html").write_text("x")
-    page, _ = report(tmp_path)
+    page, _ = report(tmp_path, Recipe(bad_prompts=(1,), bad_tokens=(3,), routes_pass=False, pattern=KvPattern.SHIFTED))
+    assert "KV cache, all prompts" in page
     assert 'href="prompt_analysis/prompt_1/kv_analysis/kv_report.html"' in page
     assert "prompt_0/kv_analysis" not in page
 

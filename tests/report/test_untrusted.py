@@ -75,7 +75,7 @@ def test_half_a_character_does_not_break_the_page():
 
 
 def test_templates_escape_by_themselves():
-    assert "&lt;b&gt;" in render("kv_prompt.html.j2", page="<b>", verdict=None)
+    assert "&lt;b&gt;" in render("kv_prompt.html.j2", page="<b>", error="", body="")
 
 
 @pytest.mark.parametrize(
