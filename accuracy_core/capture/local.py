@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,13 +13,16 @@ from accuracy_core.errors import InputMismatchError
 
 
 @torch.inference_mode()
-def record_local(model: Any, token_ids: Sequence[int], target: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def record_local(
+    model: Any, token_ids: Sequence[int], target: Mapping[str, torch.Tensor], also: Iterable[str] = ()
+) -> dict[str, torch.Tensor]:
     """One forward of a reference model in which every tapped value is recorded, then replaced by the target's.
 
     So the value recorded at a tap is what the reference's module makes of the target's values before it: whatever went
     wrong earlier is the same on both sides. `token_ids` are the positions of the target's rows: prompt and forced
     tokens without the last. `target`: canonical tap -> (positions, features), or fewer rows, which are then the last
-    positions; taps that the model lacks are ignored. Target values that are not finite are not put in place.
+    positions; taps that the model lacks are ignored. `also`: taps to record although the target has nothing that fits.
+    Target values that are not finite are not put in place.
 
     Returns tap -> (positions, features) in the model's dtype, in the order of execution. Raises InputMismatchError,
     naming both shapes, where a tensor of the target does not fit the model.
@@ -35,6 +38,7 @@ def record_local(model: Any, token_ids: Sequence[int], target: Mapping[str, torc
         values[tap] = TapValue(rows, first_row=positions - rows.shape[0])
     if next(model.parameters()).dtype is torch.float64 and hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")  # grouped products know no float64
-    with HfTaps(model, list(values), replace=values) as taps:
+    recorded = dict.fromkeys([*values, *(tap for tap in also if tap in known)])
+    with HfTaps(model, list(recorded), replace=values) as taps:
         model(input_ids=torch.tensor([list(token_ids)]), use_cache=False)
         return taps.collect()

@@ -142,12 +142,8 @@ class TensorComparePlugin(PromptPlugin):
     ) -> tuple[CaptureFiles, dict[int, dict[str, str]]]:
         from accuracy_core.capture.files import CaptureFiles
         from accuracy_core.capture.reconstruction import ShardLayout, reconstruct
-        from accuracy_core.prompts.plugins.tensor_target import (
-            capturing_engine,
-            layer_problem,
-            replay_tensors,
-            target_plan,
-        )
+        from accuracy_core.prompts.plugins.tensor_target import capturing_engine, layer_problem, target_plan
+        from accuracy_core.prompts.plugins.tensor_target import replay_tensors as replay
 
         assert self._references is not None
         config = model_config(ctx)
@@ -161,7 +157,7 @@ class TensorComparePlugin(PromptPlugin):
                 if position not in errors:
                     tokens = self._references.tokens[position]
                     try:
-                        found = replay_tensors(
+                        found = replay(
                             ctx,
                             engine,
                             position,
@@ -198,8 +194,9 @@ class TensorComparePlugin(PromptPlugin):
                     if position in errors:
                         continue
                     ids = target.prompts[prompt.index].token_ids
-                    fits = comparable(target.read(prompt.index), self._references.read(position)[0])
-                    recorded = record_local(model, ids, fits)
+                    captured = target.read(prompt.index)
+                    fits = comparable(captured, self._references.read(position)[0])
+                    recorded = record_local(model, ids, fits, also=captured)
                     files.write(prompt.index, ids, len(ctx.prompts[position]), recorded)
                     ctx.progress("local pass", position + 1 + len(passes) * len(ctx.prompts), 2 * len(ctx.prompts))
             passes[wide] = files
