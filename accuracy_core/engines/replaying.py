@@ -37,7 +37,7 @@ def refusal(request: ReplayRequest, capabilities: Capabilities, reasons: Mapping
     if "replacement" not in lacking and not (captures and set(captures) <= set(lacking)):
         return ""
     why = "; ".join(f"{name}: {reason}" for name, reason in lacking.items())
-    return f"not measured: this engine lacks {why} (hooks need eager execution: enforce_eager)"
+    return f"not measured: this engine lacks {why}"
 
 
 def possible(

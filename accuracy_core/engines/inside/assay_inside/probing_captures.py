@@ -54,13 +54,15 @@ class _Trial:
             for name, value in tensors.items()
             if name.startswith("tap.") and value.dim() == 2 and value.is_floating_point()
         }
+        if not self.rows:
+            self.why = "forward hooks are not called: a compiled model never does, enforce_eager runs it without"
         return bool(self.rows)
 
     def replacement(self) -> bool:
         from safetensors.torch import save_file
 
         if not self.rows:
-            self.why = "forward hooks are not called"
+            self.why = "it is done by forward hooks, which are not called"
             return False
         tap = sorted(self.rows)[0]
         save_file({"rows": torch.full_like(self.rows[tap], 3.0)}, self.path + ".rows")
