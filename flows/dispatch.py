@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import httpx
 from prefect import Flow, get_run_logger
@@ -18,7 +18,7 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.runtime import deployment
 from pydantic import BaseModel
 
-from accuracy_core.errors import ConfigurationError, InfrastructureError
+from accuracy_core.errors import AssayError, ConfigurationError, InfrastructureError
 
 POLL_S = 2.0
 #: how long a run may wait for a worker before it says so, and how often it repeats it
@@ -85,32 +85,48 @@ def submit(target: Target, *, name: str | None = None, **parameters: Any) -> UUI
     """Create a run of `target` as a child of the current run. Errors as `run_stage`."""
     plain = {key: value.model_dump(mode="json") if isinstance(value, BaseModel) else value
              for key, value in parameters.items()}  # fmt: skip
-    try:
-        child = run_deployment(
-            target.deployment,
-            parameters=plain,
-            timeout=0,
-            flow_run_name=name,
-            tags=list(target.tags),
-            work_queue_name=target.queue,
-        )
-    except ObjectNotFound as error:
-        raise ConfigurationError(
-            f"the server has no deployment {target.deployment}, or its pool has no queue {target.queue}",
-            fix=f"run `python -m deployments.bootstrap --device-pool {target.pool}`",
-        ) from error
-    except PrefectHTTPStatusError as error:
-        if error.response.status_code == httpx.codes.CONFLICT:
+    key = str(uuid4())  # a request whose answer was lost is not carried out twice
+    deadline = time.monotonic() + API_PATIENCE_S
+    while True:
+        try:
+            child = run_deployment(
+                target.deployment,
+                parameters=plain,
+                timeout=0,
+                flow_run_name=name,
+                tags=list(target.tags),
+                work_queue_name=target.queue,
+                idempotency_key=key,
+            )
+            return cast(FlowRun, child).id  # a coroutine only in an async caller
+        except ObjectNotFound as error:
             raise ConfigurationError(
-                f"{target.deployment} refuses the parameters: {error.response.text[:2000]}",
-                fix="the deployment was made by another version: run `python -m deployments.bootstrap` again",
+                f"the server has no deployment {target.deployment}, or its pool has no queue {target.queue}",
+                fix=f"run `python -m deployments.bootstrap --device-pool {target.pool}`",
             ) from error
-        raise InfrastructureError(f"the Prefect API answers {error.response.status_code}") from error
-    except httpx.HTTPError as error:
-        raise InfrastructureError(
-            f"the Prefect API cannot be reached: {type(error).__name__}", fix="is the server running?"
-        ) from error
-    return cast(FlowRun, child).id  # a coroutine only in an async caller
+        except (PrefectHTTPStatusError, httpx.HTTPError) as error:
+            refused = _refusal(error, target)
+            if refused is not None:
+                raise refused from error
+            if time.monotonic() >= deadline:
+                raise InfrastructureError(
+                    f"the Prefect API has been away for {API_PATIENCE_S:.0f} s", fix="start the server again"
+                ) from error
+        time.sleep(POLL_S)
+
+
+def _refusal(error: Exception, target: Target) -> AssayError | None:
+    """What an answer says that will not change by asking again; None when the API is away or busy."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is None or status >= httpx.codes.INTERNAL_SERVER_ERROR:
+        return None
+    if status in (httpx.codes.CONFLICT, httpx.codes.UNPROCESSABLE_ENTITY):
+        text = error.response.text[:2000]  # type: ignore[attr-defined]
+        return ConfigurationError(
+            f"{target.deployment} refuses the parameters: {text}",
+            fix="the deployment was made by another version: run `python -m deployments.bootstrap` again",
+        )
+    return InfrastructureError(f"the Prefect API answers {status}")
 
 
 def wait(run_ids: Sequence[UUID], target: Target) -> StageEnd:

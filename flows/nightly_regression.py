@@ -22,6 +22,7 @@ from flows.levels import LEVELS, LevelName
 from flows.matrix import MatrixRow, load_matrix, matrix_file
 from flows.naming import tags_of
 from flows.run_root import with_run_directory
+from tasks.showing import showing
 
 CPU_POOL = "cpu-pool"
 #: how a nightly with such rows ends, worst first
@@ -96,7 +97,8 @@ def nightly_regression(parameters: NightlyParameters = NightlyParameters()) -> S
     except AssayError as error:
         return Failed(name="ConfigurationFailed", message=f"CONFIGURATION: {error}")
     ends = list(_run_all(rows, parameters))
-    _show(ends)
+    with showing("the rows"):
+        _show(ends)
     if under_worker():
         wait_for_api()
     return summary_state(ends)

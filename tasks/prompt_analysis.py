@@ -15,6 +15,7 @@ from accuracy_core.pipeline.stage_keys import prompt_analysis_key
 from accuracy_core.schemas import PromptAnalysisStatus
 from tasks.goldens import obtain_goldens
 from tasks.progress import progress_artifact
+from tasks.showing import showing
 from tasks.stage_cache import obtain_stage
 
 
@@ -42,7 +43,8 @@ def obtain_analysis(run: Run, compute: Callable[[], object] | None) -> PromptAna
         return None
     status = earlier_analysis(run)
     if status is not None:
-        _show(status)
+        with showing("the verdicts"):
+            _show(status)
     return status
 
 

@@ -10,15 +10,17 @@ from accuracy_core.pipeline.mirror import is_remote
 from accuracy_core.pipeline.report_stage import build_report
 from accuracy_core.pipeline.run import Run
 from accuracy_core.prompts.conclusion import Conclusion
+from tasks.showing import showing
 
 
 @task(name="report", cache_policy=NO_CACHE, persist_result=False)
 def report_task(run: Run, conclusion: Conclusion) -> str:
     """Write `combined_report.html` and `report.json`, and a summary for the UI. Returns the page's path."""
     page = build_report(run, conclusion)
-    create_markdown_artifact(summary(run, conclusion, page), key="summary", description="What this run says")
-    link = page if is_remote(page) else f"file://{page}"
-    create_link_artifact(link, key="report", link_text="combined_report.html", description=f"Run in `{run.location}`")
+    with showing("the summary"):
+        create_markdown_artifact(summary(run, conclusion, page), key="summary", description="What this run says")
+        link, text = page if is_remote(page) else f"file://{page}", "combined_report.html"
+        create_link_artifact(link, key="report", link_text=text, description=f"Run in `{run.location}`")
     return page
 
 

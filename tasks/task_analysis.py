@@ -13,6 +13,7 @@ from accuracy_core.pipeline.stage_keys import task_analysis_key
 from accuracy_core.pipeline.task_stage import STAGE, analyse_tasks
 from accuracy_core.schemas import TaskStatus
 from tasks.opaque import opaque
+from tasks.showing import showing
 from tasks.stage_cache import obtain_stage
 
 
@@ -28,7 +29,8 @@ def obtain_task_status(run: Run) -> TaskStatus:
     status = earlier_task_status(run)
     if status is None:
         raise InfrastructureError("the task analysis left no task_status.json", fix="is the disk full?")
-    _show(run, status)
+    with showing("the scores"):
+        _show(run, status)
     return status
 
 

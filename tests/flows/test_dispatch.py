@@ -118,11 +118,14 @@ def busy(code):
     [
         (ObjectNotFound(Exception("no")), ConfigurationError, "has no deployment device-eval/device-pool"),
         (busy(409), ConfigurationError, "refuses the parameters"),
-        (busy(500), InfrastructureError, "answers 500"),
-        (httpx.ConnectError("refused"), InfrastructureError, "cannot be reached"),
+        (busy(401), InfrastructureError, "answers 401"),
+        (busy(503), InfrastructureError, "away for 900 s"),
+        (httpx.ConnectError("refused"), InfrastructureError, "away for 900 s"),
     ],
 )
-def test_a_child_that_cannot_be_created_says_why(monkeypatch, error, kind, words):
+def test_a_child_that_cannot_be_created_says_why(monkeypatch, api, error, kind, words):
+    api([])
+
     def refuse(*arguments, **options):
         raise error
 
@@ -217,3 +220,19 @@ def test_a_run_that_no_worker_could_start_is_submitted_again_and_one_that_began_
     submitted.clear()
     assert dispatch.run_stage(None, TARGET, parameters=1).name == "Cancelled"
     assert len(submitted) == 1
+
+
+def test_a_server_that_restarts_while_a_child_is_created_gets_the_same_request_again(monkeypatch, api):
+    api([])
+    keys = []
+
+    def away_once(name, **options):
+        keys.append(options["idempotency_key"])
+        if len(keys) == 1:
+            raise httpx.ConnectError("refused")
+        return SimpleNamespace(id=uuid4())
+
+    monkeypatch.setattr(dispatch, "run_deployment", away_once)
+    dispatch.submit(TARGET, parameters=RunParameters())
+    assert len(keys) == 2
+    assert len(set(keys)) == 1
