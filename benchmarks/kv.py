@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -114,13 +115,15 @@ def speed(tokens: int, looped: int) -> None:
     ours = vectorised(caches)
     seconds = cpu_time(lambda: vectorised(caches), repeats=5)
     print(f"vectorised, {tokens} tokens x {LAYERS} layers x {HEADS} heads, K and V: {seconds:.3f} s")
-    kinds = {"torch": (torch_row, lambda x: x.float()), "numpy": (numpy_row, lambda x: x.float().numpy())}
+    kinds: dict[str, tuple[Callable[..., dict[str, float]], Callable[..., object]]] = {
+        "torch": (torch_row, lambda x: x.float()),
+        "numpy": (numpy_row, lambda x: x.float().numpy()),
+    }
     for name, (row, convert) in kinds.items():
-        theirs: list[Numbers] = []
         start = time.process_time()
-        theirs.append(loop(caches, looped, row, convert))
+        theirs = loop(caches, looped, row, convert)
         spent = (time.process_time() - start) * tokens / looped
-        difference = agree(ours, theirs[0], looped)
+        difference = agree(ours, theirs, looped)
         print(
             f"triple loop with {name} (from {looped} tokens): {spent:.1f} s, {spent / seconds:.0f} x ours; "
             f"largest difference {difference:.1e}"
@@ -135,7 +138,7 @@ def memory(prompts: int, tokens: int) -> dict[str, float]:
     from accuracy_core.capture.kv import BaseEnvelope, compare_kv_caches
     from accuracy_core.capture.kv.files import TargetFiles, layers_of
 
-    spent, envelope, before = 0.0, BaseEnvelope(), 0
+    spent, envelope = 0.0, BaseEnvelope()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for prompt in range(prompts):
@@ -146,21 +149,14 @@ def memory(prompts: int, tokens: int) -> dict[str, float]:
             both = {f"fp32.{n}": s[0] for n, s in zip(names, sides, strict=True)}
             save_file(both | {f"dtype.{n}": s[1] for n, s in zip(names, sides, strict=True)}, reference)
             del sides, both
-            before = before or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             with safe_open(str(reference), "pt") as file:
+
+                def read(layer: int, which: str, file: Any = file) -> tuple[torch.Tensor, torch.Tensor]:
+                    return file.get_tensor(f"fp32.{layer}.{which}"), file.get_tensor(f"dtype.{layer}.{which}")
+
                 start = time.process_time()
-                compare_kv_caches(
-                    layers_of(
-                        TargetFiles([target]),
-                        range(LAYERS),
-                        lambda layer, which, file=file: (
-                            file.get_tensor(f"fp32.{layer}.{which}"),
-                            file.get_tensor(f"dtype.{layer}.{which}"),
-                        ),
-                    ),
-                    prompt_length=tokens - 16,
-                    envelope=envelope,
-                )
+                compared = layers_of(TargetFiles([target]), range(LAYERS), read)
+                compare_kv_caches(compared, prompt_length=tokens - 16, envelope=envelope)
                 spent += time.process_time() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {"seconds": spent / prompts, "peak_mib": peak / 1024}

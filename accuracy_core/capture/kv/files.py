@@ -33,7 +33,7 @@ class TargetFiles:
 
 def target_layers(files: TargetFiles) -> list[int]:
     """Numbers of the layers that have K or V in the first rank's file, in order."""
-    with _open(files) as opened:
+    with _Opened(files) as opened:
         names = set(opened.ranks[0].keys())
     found = {int(match[1]) for name in names if (match := re.fullmatch(r"kv\.(\d+)\.(?:key|value)", name))}
     return sorted(found)
@@ -43,7 +43,7 @@ def layers_of(
     files: TargetFiles, layers: Sequence[int], reference: ReferenceKv, given: GivenKv | None = None
 ) -> Iterator[LayerKv]:
     """The three sides of each of `layers`. Raises InfrastructureError for a file that holds only half of a layer."""
-    with _open(files) as opened:
+    with _Opened(files) as opened:
         for layer in layers:
             made: dict[str, KvSides] = {}
             wrong: set[tuple[int, int]] = set()
@@ -82,7 +82,7 @@ def _present(text: str, target: torch.Tensor) -> torch.Tensor | None:
     return here
 
 
-class _open:
+class _Opened:
     """The open files of a replay."""
 
     def __init__(self, files: TargetFiles) -> None:
@@ -90,7 +90,7 @@ class _open:
         self._exits = ExitStack()
         self.ranks: list[Any] = []
 
-    def __enter__(self) -> _open:
+    def __enter__(self) -> _Opened:
         from safetensors import SafetensorError, safe_open
 
         try:

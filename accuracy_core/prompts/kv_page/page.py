@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from accuracy_core.html_text import embed_json, number, without_surrogates, words
-from accuracy_core.prompts.kv_page.view import headline, layer_worst, map_data, pattern_text, worst_heads
+from accuracy_core.prompts.kv_page.view import headline, map_data, pattern_text, worst_heads
 from accuracy_core.schemas import KvResult, RunDir, Tolerances, write_text
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ def kv_body(result: KvResult, tolerances: Tolerances | None = None) -> Markup:
             pattern=pattern_text(result.pattern),
             data=map_data(result, limits.l2_ratio),
             heads=worst_heads(result),
-            profile=layer_worst(result),
             guard=limits.l2_ratio,
         )
     )

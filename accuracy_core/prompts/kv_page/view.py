@@ -88,15 +88,6 @@ def worst_heads(result: KvResult) -> list[KvHeadMetrics]:
     return sorted(result.heads, key=lambda item: -_or_worst(item.l2_ratio))[:MAX_HEADS]
 
 
-def layer_worst(result: KvResult) -> list[tuple[int, float, float]]:
-    """(layer, largest L2 ratio of a head of K, of V)."""
-    worst: dict[int, dict[str, float]] = {}
-    for item in result.heads:
-        here = worst.setdefault(item.layer, {"key": 0.0, "value": 0.0})
-        here[item.which] = max(here[item.which], _or_worst(item.l2_ratio))
-    return [(layer, sides["key"], sides["value"]) for layer, sides in sorted(worst.items())]
-
-
 def _or_worst(value: float) -> float:
     return math.inf if math.isnan(value) else value
 
