@@ -44,7 +44,7 @@ class PromptSummary(Part):
     worst_linf_ratio: float = float("nan")
     golden_key: str | None = None
     first_divergent: DivergentModule | None = Field(None, description="where tensor compare first found a difference")
-    wrong_modules: list[str] = Field(default_factory=list, description="modules beyond their limits, in order")
+    wrong_modules: list[str] = Field(default_factory=list, description="modules that are wrong by themselves, in order")
     kv_pattern: KvPattern | None = Field(None, description="None: the KV cache was not compared")
     kv_first_bad: KvPlace | None = None
     errors: dict[str, str] = Field(default_factory=dict)
@@ -138,7 +138,7 @@ def _summary(found: RunEvidence, index: int, plugins: dict[str, PluginStatus]) -
 
 
 def _wrong(row: ModuleMetrics) -> bool:
-    return row.verdict is not None and row.verdict is not Verdict.PASS
+    return row.verdict is Verdict.FAIL
 
 
 def _worst(values: list[float]) -> float:

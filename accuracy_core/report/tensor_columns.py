@@ -51,10 +51,15 @@ def is_stream(row: ModuleMetrics) -> bool:
 
 
 def wrong_rows(result: TensorCompareResult) -> list[ModuleMetrics]:
-    """Modules beyond their limits, in order of execution, prefill before decode."""
+    """Modules that are wrong by themselves, in order of execution, prefill before decode."""
     phases = [Phase.PREFILL, Phase.DECODE]
-    rows = [row for row in result.modules if row.verdict is not None and row.verdict is not Verdict.PASS]
+    rows = [row for row in result.modules if row.verdict is Verdict.FAIL]
     return sorted(rows, key=lambda row: (row.order, phases.index(row.phase) if row.phase in phases else 9))
+
+
+def carried_on(result: TensorCompareResult) -> int:
+    """How many modules are right by themselves and only carry an earlier error on."""
+    return sum(row.verdict is Verdict.SUSPECT for row in result.modules)
 
 
 def _progression(result: TensorCompareResult) -> dict[str, Any]:

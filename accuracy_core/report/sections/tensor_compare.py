@@ -8,7 +8,7 @@ from accuracy_core.prompts.evidence import TENSORS
 from accuracy_core.prompts.triage import phase_text
 from accuracy_core.report.evidence import evidence
 from accuracy_core.report.rendering import render
-from accuracy_core.report.tensor_columns import tensor_columns, wrong_rows
+from accuracy_core.report.tensor_columns import carried_on, tensor_columns, wrong_rows
 from accuracy_core.schemas import ReportSection, RunDir, Tab
 
 #: modules in the table that is always on the page; all of them are in the one that unfolds
@@ -44,6 +44,7 @@ class TensorCompareSection(ReportSection):
             "tensors_prompt.html.j2",
             result=result,
             wrong=wrong_rows(result),
+            carried=carried_on(result),
             shown=SHOWN,
             columns=tensor_columns(result),
             phase_text=phase_text,

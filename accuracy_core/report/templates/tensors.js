@@ -52,7 +52,7 @@
         const all = p.module.map((_, i) => i);
         const color = phase === "prefill" ? c.accent : c.target;
         return trace(data, phase, all.map((i) => at.get(p.module[i])), all, value, phase, color, {
-          marker: { size: all.map((i) => (p.verdict[i] && p.verdict[i] !== "pass" ? 9 : 4)), color: all.map((i) => (p.verdict[i] && p.verdict[i] !== "pass" ? c.fail : color)) },
+          marker: { size: all.map((i) => (p.verdict[i] === "fail" ? 9 : 4)), color: all.map((i) => (p.verdict[i] === "fail" ? c.fail : color)) },
           line: { color, width: 1.2, dash: phase === "decode" ? "dot" : "solid" },
         });
       });
@@ -137,7 +137,7 @@
 
   function show(name, row) {
     const value = row[name];
-    if (name === "verdict") return value || "not measured";
+    if (name === "verdict") return value === "suspect" ? "carries an error on" : value || "not measured";
     if (value === null || value === undefined) return "–";
     return TEXT.has(name) ? value : String(Number(value.toPrecision(4)));
   }
@@ -155,8 +155,8 @@
     };
     const line = (row) => {
       const tr = document.createElement("tr");
-      const first = data.first && row.module === data.first.module && row.phase === data.first.phase;
-      if (row.verdict && row.verdict !== "pass") tr.className = first ? "bad first" : "bad";
+      const first = data.first && row.module === data.first.module && ["both", row.phase].includes(data.first.phase);
+      if (row.verdict === "fail") tr.className = first ? "bad first" : "bad";
       for (const [name] of COLUMNS) {
         const cell = tr.insertCell();
         cell.textContent = show(name, row);
