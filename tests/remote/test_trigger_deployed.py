@@ -20,13 +20,13 @@ from accuracy_core.engines.server import free_port
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 UP_TIMEOUT_S = 300
-PROMPTS = {"prompts": ["Q: 47+38\nA:"], "output_length": 4}
+PROMPTS = {"prompts": ["Q: 47+38\nA:"], "output_length": 16}
 #: the engine that needs no interpreter of its own
 ENGINE = {"model": "embedded", "engine": "transformers"}
 CLEAN = {"engine": ENGINE, "prompt_analysis": PROMPTS, "stages": ["prompt_analysis", "report"]}
 CASES: dict[str, tuple[dict[str, Any], int]] = {
     "clean": (CLEAN, 0),
-    "faulty": ({**CLEAN, "engine": {**ENGINE, "fault": {"name": "mlp-scale"}}}, 2),
+    "faulty": ({**CLEAN, "engine": {**ENGINE, "fault": {"name": "mlp-scale", "strength": 2.0}}}, 2),
     "misconfigured": ({**CLEAN, "engine": {**ENGINE, "model": "/no/such/model"}}, 3),
     # the workers' S3 server is not there
     "infrastructure": ({**CLEAN, "output_dir": "s3://no-bucket/run"}, 1),
