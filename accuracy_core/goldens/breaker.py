@@ -6,11 +6,13 @@ import time
 
 
 class Breaker:
-    """Open for `pause_s` seconds after a failure; `writable` turns false for good when a put was denied."""
+    """Open for `pause_s` seconds after a failure. For good: `writable` is false when a put was denied,
+    `leasable` when the store has no leases to give."""
 
     def __init__(self, pause_s: float) -> None:
         self.pause_s = pause_s
         self.writable = True
+        self.leasable = True
         self._open_until = float("-inf")
 
     @property

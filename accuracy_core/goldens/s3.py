@@ -7,6 +7,7 @@ is the commit marker. Two writers can so never mix, also on servers that ignore 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import threading
@@ -35,6 +36,8 @@ from accuracy_core.storage.s3_client import (
     new_client,
     transfer_config,
 )
+
+logger = logging.getLogger(__name__)
 
 _URI = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/(?P<prefix>[A-Za-z0-9!_.*'()/-]*))?")
 _METADATA_CHUNK = 4096
@@ -154,9 +157,16 @@ class S3Tier:
         return sorted(name.split("/")[0] for name in names if _COMMITTED.fullmatch(name))
 
     def leases(self) -> Leases | None:
-        if self._lease_s is None or not (self._breaker.closed and self._breaker.writable):
+        if self._lease_s is None or not (self._breaker.closed and self._breaker.writable and self._breaker.leasable):
             return None
-        return Leases(self, self._lease_s, lambda error: self._failed("leasing", error))
+        return Leases(self, self._lease_s, self._no_lease)
+
+    def _no_lease(self, error: Exception) -> None:
+        if http_status(error) in (403, 501):  # no right to write here, or no conditional writes: goldens may still go
+            self._breaker.leasable = False
+            logger.info("no leases on %s: %s", self._place, error_code(error))
+        else:
+            self._failed("leasing", error)
 
     def read_lease(self, key: str) -> tuple[str, bytes] | None:
         """See LeaseSlots."""
@@ -252,7 +262,7 @@ class S3Tier:
             self._warn(f"a golden from {self._place} cannot be written here: {error.strerror}")
             return
         code = error_code(error) or type(error).__name__
-        if doing in ("writing", "leasing") and code in ("AccessDenied", "403"):
+        if doing == "writing" and code in ("AccessDenied", "403"):
             self._breaker.writable = False  # a consumer that may only read is a normal thing to be
             self._warn(f"goldens are not written to {self._place}: {code}")
             return

@@ -130,14 +130,14 @@ def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) ->
 #: (method, path, number of the request) -> name of a fault, or None
 Rule = Callable[[str, str, int], str | None]
 
-ERRORS = {"503": "SlowDown", "500": "InternalError", "403": "AccessDenied"}
+ERRORS = {"503": "SlowDown", "500": "InternalError", "403": "AccessDenied", "501": "NotImplemented"}
 
 
 class FaultProxy:
     """Forwards to `upstream` and breaks what `rule` says.
 
-    Faults: 503, 500, 403 · `hang` · `reset` · `lost` (done upstream, the reply never arrives) · `flip` (one bit of the
-    body) · `cut` (half of the body) · `drip` (10 bytes at a time).
+    Faults: 503, 500, 501, 403 · `hang` · `reset` · `lost` (done upstream, the reply never arrives) · `flip` (one bit of
+    the body) · `cut` (half of the body) · `drip` (10 bytes at a time).
     """
 
     def __init__(self, upstream: int) -> None:

@@ -203,6 +203,28 @@ def test_host_that_may_only_read_computes(uri: str, tmp_path: Path, monkeypatch:
     assert "AccessDenied" in golden.warnings[0]
 
 
+@pytest.mark.parametrize("fault", ["501", "403"])
+def test_store_without_leases_still_takes_goldens(
+    fault: str, uri: str, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LEASE_VARIABLE, "60")
+    leases: list[str] = []
+
+    def rule(_: str, path: str, __: int) -> str | None:
+        if "/leases/" in path:
+            leases.append(path)
+            return fault
+        return None
+
+    proxy.rule = rule
+    for number in range(3):
+        config = {**CONFIG, "n": number}
+        golden = get_or_compute_goldens(config, Compute(), cache_dir=tmp_path / "a", s3_uri=uri)
+        assert (golden.source, golden.warnings) == ("computed", ())
+        assert get_or_compute_goldens(config, pytest.fail, cache_dir=tmp_path / "b", s3_uri=uri).source == "s3"
+    assert len(set(leases)) == 1  # asked for once, however often that was tried
+
+
 def test_faulty_leases_fail_no_run(
     uri: str, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
