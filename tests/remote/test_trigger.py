@@ -87,9 +87,9 @@ def test_exit_code_link_state_and_results(trigger: Any, tmp_path: Path, api: str
 
 
 def test_a_run_that_takes_too_long_is_cancelled(trigger: Any, api: str) -> None:
-    result = trigger("--params", params(ending="never"), "--wait", "--timeout", "12")
+    result = trigger("--params", params(ending="never"), "--wait", "--timeout", "6")
     assert result.exit_code == 4, result.output
-    assert "not over after 12 s" in result.output
+    assert "not over after 6 s" in result.output
     run_id = result.output.split("/runs/flow-run/")[1].split()[0]
     assert _get(f"{api}/flow_runs/{run_id}").json()["state"]["type"] in ("CANCELLED", "CANCELLING")
 
@@ -157,7 +157,7 @@ def script(api: str, deployment: str) -> Any:
 
 
 @needs_curl
-@pytest.mark.parametrize(("ending", "code"), [("pass", 0), ("fail", 2), ("configuration", 3), ("infrastructure", 1)])
+@pytest.mark.parametrize(("ending", "code"), [("pass", 0), ("fail", 2)])
 def test_the_curl_example_says_the_same(script: Any, ending: str, code: int) -> None:
     result = script(f"accuracy-debugger/{NAME}", params(ending=ending))
     assert result.returncode == code, result.stdout + result.stderr
