@@ -24,7 +24,7 @@ from flows.device_prompt import device_prompt
 from flows.dispatch import StageEnd, Target, run_stage, under_worker, wait_for_api
 from flows.hooks import cancel_children
 from flows.local_api import local_api
-from flows.naming import run_name, tags_of
+from flows.naming import run_name, tag_run, tags_of
 from flows.placement import Placement
 from flows.run_root import with_run_directory
 from flows.signals import hang_up_interrupts
@@ -60,6 +60,7 @@ def accuracy_debugger(
         run = resolve_run(with_run_directory(parameters), engine_here=not under_worker())
         with claimed(run.run_dir), tags(*tags_of(parameters)):
             record(run)
+            tag_run(tags_of(run.parameters))
             conclusion = _debug(run, placement)
     except AssayError as error:
         log_failure(error)

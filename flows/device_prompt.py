@@ -6,7 +6,9 @@ from typing import Any
 
 from prefect import flow
 from prefect.client.schemas.objects import State
+from prefect.states import Completed
 
+from accuracy_core.outcome import Verdict
 from accuracy_core.pipeline.prompt_stage import prepare_analysis
 from accuracy_core.pipeline.run import Run
 from accuracy_core.prompts.conclusion import conclude
@@ -36,4 +38,6 @@ def _analyse(run: Run) -> State[Any]:
         prompt_analysis_task(opaque(run), opaque(prepared))
 
     analysis = obtain_analysis(run, compute)
+    if analysis is not None and analysis.verdict is Verdict.PASS:
+        return Completed(message=f"numerics pass on all {analysis.n_prompts} analysed prompts")
     return state_of(conclude(None, analysis, skipped=["evaluate", "task_analysis"]))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from accuracy_core.schemas import RunParameters
+from tasks.showing import showing
 
 
 def run_name() -> str:
@@ -28,6 +30,15 @@ def tags_of(parameters: RunParameters) -> list[str]:
     """Tags by which runs can be found again."""
     engine = parameters.engine
     return [f"model:{engine.model.rstrip('/').rsplit('/', 1)[-1]}", f"device:{engine.platform.value}"]
+
+
+def tag_run(tags: list[str]) -> None:
+    """Add `tags` to the current flow run. Prefect's own `tags` reaches only what a run starts, not the run itself."""
+    from prefect.client.orchestration import get_client
+    from prefect.runtime import flow_run
+
+    with showing("the tags"), get_client(sync_client=True) as client:
+        client.update_flow_run(UUID(flow_run.id), tags=sorted({*flow_run.tags, *tags}))
 
 
 def _what(parameters: RunParameters) -> str:
