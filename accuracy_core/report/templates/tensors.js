@@ -9,7 +9,7 @@
 
   function points(data, phase, pick, value) {
     const p = data.phases[phase];
-    return pick.map((i) => p[value][i]);
+    return pick.map((i) => p[value][i] || null); // exactly equal: no place on a logarithmic axis
   }
 
   function trace(data, phase, xs, pick, value, name, color, more) {
@@ -17,7 +17,7 @@
     return Object.assign({
       type: "scatter", mode: "lines+markers", x: xs, y: points(data, phase, pick, value), name,
       text: pick.map((i) => `${charts.safe(p.module[i])}<br>${phase}, ${p.rows[i]} rows`),
-      hovertemplate: "%{text}<br>" + name + " %{y:.3g}<extra></extra>",
+      connectgaps: true, hovertemplate: "%{text}<br>" + name + " %{y:.3g}<extra></extra>",
       line: { color, width: 1.8, dash: phase === "decode" ? "dot" : "solid" }, marker: { size: 5, color },
     }, more || {});
   }
@@ -32,7 +32,7 @@
 
   function mark(shape, at, label, c) {
     shape.shapes.push({ type: "line", yref: "paper", y0: 0, y1: 1, x0: at, x1: at, line: { color: c.mark, width: 2 } });
-    shape.annotations.push({ yref: "paper", y: 1, yanchor: "top", x: at, xanchor: "left", xshift: 4, showarrow: false, text: charts.safe(label), font: { size: 11, color: c.mark }, bgcolor: c.surface });
+    shape.annotations.push({ yref: "paper", y: 1, yanchor: "top", x: at, xanchor: "left", xshift: 4, showarrow: false, text: label, font: { size: 11, color: c.mark }, bgcolor: c.surface });
   }
 
   function ticks(names) {
@@ -59,7 +59,7 @@
       const shape = charts.frame(c, { x: "", y: { type: "log", ...charts.times } });
       Object.assign(shape.xaxis, ticks(names), { range: [-0.5, names.length - 0.5] });
       shape.shapes.push({ type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: c.none, width: 1, dash: "dash" } });
-      if (data.first && at.has(data.first.module)) mark(shape, at.get(data.first.module), short(data.first.module), c);
+      if (data.first && at.has(data.first.module)) mark(shape, at.get(data.first.module), charts.safe(short(data.first.module)), c);
       return [traces, shape];
     },
     depth(element, data, c) {
