@@ -78,8 +78,9 @@ class Runner:
         torch.use_deterministic_algorithms(False)
         cache, tokens = self._inputs(request, 1)
         with torch.inference_mode():
-            self.step(tokens[0], cache)  # the first call may compile or allocate
-            found = self._count(lambda: self.step(tokens[0], cache))
+            ids = tokens[0]
+            self.step(ids, cache)  # the first call may compile or allocate
+            found = self._count(lambda: self.step(ids, cache))
         return {"launches": found.launches, "dominant_share": found.dominant_share, "dominant": found.dominant}
 
     def _inputs(self, request: dict[str, Any], steps: int) -> tuple[KvCache, torch.Tensor]:

@@ -36,4 +36,5 @@ def build(config, weights):
         fused(token_ids, cache.k, cache.v, out, cache.length)
         return out
 
+    step.kept = kept  # the library has their addresses only
     return step
