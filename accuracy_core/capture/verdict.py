@@ -74,7 +74,7 @@ def judge_prompt(
     ]
     whole = {item.tap: item.whole for item in errors if item.whole is not None}
     first = first_divergent(judged)
-    notes = _notes(tensors, judged, config, dtype)
+    notes = [*_notes(tensors, judged, config, dtype), *_inherited(judged, max_l2_ratio)]
     verdict = _verdict(judged, rerouted=any(note.startswith("experts") for note in notes))
     return TensorCompareResult(
         index=index,
@@ -199,6 +199,17 @@ def _notes(
                 )
                 break
     return notes
+
+
+def _inherited(judged: Sequence[Judgement], max_l2_ratio: float) -> list[str]:
+    over = [item.metrics for item in judged if item.metrics.l2_ratio >= max_l2_ratio and not item.reason]
+    if not over or any(item.reason for item in judged):
+        return []
+    worst = max(over, key=lambda metrics: metrics.l2_ratio)
+    return [
+        f"global L2 ratio up to {worst.l2_ratio:.2f} ({worst.module}, {worst.phase}), limit {max_l2_ratio:g}, while "
+        "every module is right given its inputs: amplified on the way, not made there"
+    ]
 
 
 def _error(
