@@ -75,38 +75,47 @@ def open_case(ctx: PluginContext, position: int) -> Case:
     return Case(position, index, forced, _replay(f"confirm-{index}-before", position, forced, ctx, []))
 
 
-def confirm(
-    culprit: Culprit, candidates: Sequence[str], case: Case, ctx: PluginContext, injections: Injections
-) -> Culprit:
-    """`culprit` with the experiment's result, for the first of `candidates`, and for the next one if that fails.
+def confirm(culprit: Culprit, wrong: Sequence[str], case: Case, ctx: PluginContext, injections: Injections) -> Culprit:
+    """`culprit` with the experiment's result. `wrong`: modules that tensor compare found wrong by themselves, in order.
 
-    A module is confirmed when the rows return to what clean rows show with its output replaced, and do not with its
-    layer's inputs replaced (where that is possible); or when they return with its output replaced in every layer.
-    `confirmed` stays None when no replay could be made, with the
+    The culprit's module is confirmed when the rows return to what clean rows show with its output replaced and do not
+    with its layer's inputs replaced (where that is possible), with its output replaced in every layer, or with all of
+    `wrong` replaced together. Where its own replacement is not enough, the next of `wrong` in another layer is tried
+    alone: if that is enough, it becomes the culprit. `confirmed` stays None when no replay could be made, with the
     reason. Raises EngineDiedError when the engine goes.
     """
     tree = load_triage_tree()
-    trials: list[ReplacementTrial] = []
-    texts: list[str] = []
-    verdict: bool | None = None
-    for module in candidates[:2]:
-        verdict, made, text = _examine(module, case, ctx, injections, tree)
-        trials += made
-        texts.append(text)
-        if verdict is not False:
-            break
-    update: dict[str, object] = {"trials": trials, "confirmed": verdict, "confirmation": "; then ".join(texts)}
-    if verdict and len(texts) > 1:
-        update |= _moved(culprit, candidates[1])
-    elif len(texts) > 1:
-        update["confirmed"] = False
+    module = str(culprit.module)
+    verdict, trials, text = _examine(module, case, ctx, injections, tree)
+    if verdict is not False:
+        return culprit.model_copy(update={"trials": trials, "confirmed": verdict, "confirmation": text})
+    texts = [text]
+    same = same_in_every_layer(module, injections.taps(case.position))
+    if trials[0].kind == "output" and not trials[0].healed and not set(wrong) <= {module, *same}:
+        together = _trial("together", module, case, ctx, injections, tree, taps=list(dict.fromkeys([module, *wrong])))
+        trials = [*trials, together]
+        verdict = bool(together.healed)
+        texts.append(_together_text(len(set(wrong) | {module}), together))
+    update: dict[str, object] = {}
+    second = next((tap for tap in wrong if tap not in {module, *same} and layer_of(tap) != culprit.layer), None)
+    if second is not None:
+        alone, made, text = _examine(second, case, ctx, injections, tree, everywhere=False)
+        trials, texts = [*trials, *made], [*texts, text]
+        if alone:
+            verdict, update = True, _moved(culprit, second)
+    update |= {"trials": trials, "confirmed": verdict, "confirmation": "; then ".join(texts)}
     return culprit.model_copy(update=update)
+
+
+def _together_text(count: int, trial: ReplacementTrial) -> str:
+    if trial.healed is None:
+        return f"all wrong modules together: not possible ({trial.reason})"
+    word = "vanishes" if trial.healed else "stays"
+    return f"all {count} modules that are wrong by themselves replaced together, the error {word} ({_figures(trial)})"
 
 
 def _moved(culprit: Culprit, module: str) -> dict[str, object]:
     note = f"{culprit.module} was named first, but replacing it did not remove the error"
-    if culprit.layer is not None and culprit.layer == layer_of(module):
-        note += f": {module} behind it is given more that is wrong, or is wrong itself"
     return {
         "module": module,
         "layer": layer_of(module),
@@ -117,9 +126,15 @@ def _moved(culprit: Culprit, module: str) -> dict[str, object]:
 
 
 def _examine(
-    module: str, case: Case, ctx: PluginContext, injections: Injections, tree: TriageTree
+    module: str,
+    case: Case,
+    ctx: PluginContext,
+    injections: Injections,
+    tree: TriageTree,
+    *,
+    everywhere: bool = True,
 ) -> tuple[bool | None, list[ReplacementTrial], str]:
-    """(confirmed, trials, text) for one module."""
+    """(confirmed, trials, text) for one module, and with `everywhere` for the same module in every layer."""
     control = control_tap(module, injections.taps(case.position), tree)
     if tree.kind_of(module) in LOGITS:
         if control is None:
@@ -131,8 +146,10 @@ def _examine(
     output = _trial("output", module, case, ctx, injections, tree)
     if output.healed is None:
         return None, [output], f"{module}: not possible ({output.reason})"
-    if not output.healed:
+    if not output.healed and everywhere:
         return _everywhere(module, output, case, ctx, injections, tree)
+    if not output.healed:
+        return False, [output], f"{module}: replaced alone, and the error stays ({_figures(output)})"
     text = f"{module}: replaced, and the error vanishes ({_figures(output)})"
     if control is None:
         return True, [output], text

@@ -17,7 +17,7 @@ from accuracy_core.prompts.merge import merge_plugins
 from accuracy_core.prompts.prepared import PreparedPrompts
 from accuracy_core.prompts.registry import PLUGIN_REGISTRY, make_plugins
 from accuracy_core.prompts.running import Work
-from accuracy_core.prompts.surroundings import candidates_of, control_tap, same_in_every_layer
+from accuracy_core.prompts.surroundings import control_tap, same_in_every_layer
 from accuracy_core.prompts.triage import Location, Triage, triage
 from accuracy_core.prompts.triage_tree import load_triage_tree
 from accuracy_core.schemas import ComparisonSummary, Culprit, EngineSpec, PromptAnalysisStatus, PromptResult, RunDir
@@ -129,16 +129,16 @@ def _proven(found: Triage, ctx: PluginContext, work: Work) -> Culprit | None:
     if chosen is None:
         return culprit.model_copy(update={"confirmation": "not tried: the prompt is not one of this call's"})
     ordered = sorted(evidence.tensors[chosen].modules, key=lambda row: row.order) if chosen in evidence.tensors else []
-    failed = [row.module for row in ordered if row.verdict is Verdict.FAIL]
+    wrong = list(dict.fromkeys(row.module for row in ordered if row.verdict is Verdict.FAIL))
     try:
         case = open_case(ctx, place[chosen])
         order = list(dict.fromkeys(row.module for row in ordered)) or injection_plan(ctx).taps
-        candidates = candidates_of(culprit, failed)
-        controls = [control_tap(module, order, load_triage_tree()) for module in candidates]
-        everywhere = [tap for module in candidates for tap in same_in_every_layer(module, order)]
-        wanted = list(dict.fromkeys([*candidates, *(tap for tap in controls if tap is not None), *everywhere]))
+        modules = list(dict.fromkeys([culprit.module, *wrong]))
+        controls = [control_tap(module, order, load_triage_tree()) for module in modules]
+        everywhere = same_in_every_layer(culprit.module, order)
+        wanted = list(dict.fromkeys([*modules, *(tap for tap in controls if tap is not None), *everywhere]))
         with captured_injections(ctx, case.position, case.forced, order, wanted) as injections:
-            proven = confirm(culprit, candidates, case, ctx, injections)
+            proven = confirm(culprit, wrong, case, ctx, injections)
         _note(ctx.output_dir, culprit, proven)
         return proven
     except (AssayError, OSError) as error:

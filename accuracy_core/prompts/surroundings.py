@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from accuracy_core.prompts.triage_tree import TriageTree
-from accuracy_core.schemas import Culprit
 
 #: kinds of modules whose output is the logits, or what they are made of at once: replacing it proves nothing
 LOGITS = {"head"}
@@ -45,9 +44,3 @@ def control_tap(module: str, taps: Sequence[str], tree: TriageTree) -> str | Non
         if fits:
             return tap
     return None
-
-
-def candidates_of(culprit: Culprit, failed: Sequence[str]) -> list[str]:
-    """Modules to try, the culprit's first, then the next one that tensor compare found wrong. `failed`: in order."""
-    first = [culprit.module] if culprit.module else []
-    return [*first, *(module for module in failed if module != culprit.module)][:2]

@@ -158,11 +158,31 @@ def test_a_wrong_suspicion_is_not_confirmed_and_the_next_candidate_is_tried(sett
     wrong = "model.layers.0.self_attn.q_proj"  # no other layer has it among the taps
     setting.tensors.make = lambda i: tensors(wrong, index=i, also=(BLAMED,), phase=Phase.DECODE)
     culprit = setting.run().status.culprit
-    assert [(trial.module, trial.healed) for trial in culprit.trials] == [
-        (wrong, False), (BLAMED, True), ("model.layers.0", False),
+    assert [(trial.kind, trial.module, trial.healed) for trial in culprit.trials] == [
+        ("output", wrong, False), ("together", wrong, True), ("output", BLAMED, True),
+        ("inputs", "model.layers.0", False),
     ]  # fmt: skip
     assert (culprit.module, culprit.confirmed) == (BLAMED, True)
     assert any(wrong in text and "was named first" in text for text in culprit.contradictions)
+
+
+def test_two_faults_are_confirmed_together_and_the_first_one_stays_named(setting):
+    first = "model.layers.0.self_attn.q_proj"
+    setting.all_of = {first, BLAMED}
+    setting.tensors.make = lambda i: tensors(first, index=i, also=(BLAMED,))
+    culprit = setting.run().status.culprit
+    assert [(trial.kind, trial.healed) for trial in culprit.trials] == [
+        ("output", False), ("together", True), ("output", False),
+    ]  # fmt: skip
+    assert (culprit.module, culprit.confirmed) == (first, True)
+    assert "all 2 modules that are wrong by themselves replaced together, the error vanishes" in culprit.confirmation
+
+
+def test_what_nothing_cures_is_not_confirmed(setting):
+    setting.cured_by = set()
+    culprit = setting.run().status.culprit
+    assert culprit.confirmed is False
+    assert not any(trial.healed for trial in culprit.trials)
 
 
 def test_code_that_is_wrong_in_every_layer_is_confirmed_by_replacing_all_of_them(setting):
