@@ -57,21 +57,24 @@ def run_selftest(
     work_dir: Path | None = None,
     quick: bool = False,
     plugins: Sequence[str] | None = None,
+    known: Sequence[CaseResult] = (),
     on_case: Report = lambda case, done, total: None,
 ) -> SelftestReport:
-    """Run every case of `plan`. A case that cannot be run is recorded with its error and the others go on.
+    """Run every case of `plan`; those in `known` are taken from there. A case that cannot be run is recorded with its
+    error and the others go on.
 
     Goldens are kept in `work_dir` (default: a temporary folder, removed at the end). `plugins`: default all of
     `PLUGINS` that there are. Raises ConfigurationError when an engine cannot be opened as asked.
     """
     start = time.monotonic()
-    results: list[CaseResult] = []
+    results = [result for result in known if not result.error and _case_of(result) in plan.cases]
+    left = Plan(plan.engine, [case for case in plan.cases if case not in [_case_of(result) for result in results]])
     versions: dict[str, str] = {}
     steps = [name for name in plugins or PLUGINS if name in PLUGIN_REGISTRY]
     with _folder(work_dir) as folder:
-        for name in plan.architectures:
+        for name in left.architectures:
             spec = spec_of(plan.engine, name)
-            for result in _run_architecture(plan, name, spec, folder, steps, versions):
+            for result in _run_architecture(left, name, spec, folder, steps, versions):
                 results.append(result)
                 on_case(result, len(results), len(plan.cases))
     return SelftestReport(
@@ -82,6 +85,11 @@ def run_selftest(
         skipped=plan.skipped,
         duration_s=round(time.monotonic() - start, 1),
     )
+
+
+def _case_of(result: CaseResult) -> Case:
+    """The case that a result with the fault's own strength is one of."""
+    return Case(result.architecture, result.fault, result.seed)
 
 
 def _run_architecture(

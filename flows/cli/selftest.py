@@ -15,7 +15,7 @@ from accuracy_core.outcome import ExitCode, exit_code
 from flows.cli.console import show_error
 
 if TYPE_CHECKING:
-    from accuracy_core.selftest import CaseResult, SelftestReport
+    from accuracy_core.selftest import CaseResult, Plan, SelftestReport
     from accuracy_core.selftest.plan import EngineName
 
 Many = list[str]
@@ -28,9 +28,8 @@ def selftest(
     fault: Annotated[Many | None, typer.Option(help="only this fault; may be repeated")] = None,
     arch: Annotated[Many | None, typer.Option(help="only this architecture; may be repeated")] = None,
     clean: Annotated[int | None, typer.Option(min=0, help="clean runs per architecture")] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="keep selftest.json and goldens in this directory")
-    ] = None,
+    output: Annotated[Path | None, typer.Option(help="keep selftest.json and goldens in this directory")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="with --output: keep the runs that are there")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON, and no table")] = False,
 ) -> None:
     """Inject faults into tiny models and see whether each is found where it is, and whether clean runs stay clean.
@@ -38,14 +37,16 @@ def selftest(
     Exit code: 0 when every fault was detected, at least 95 % with the right phase and first module, and no clean run
     raised an alarm; 2 otherwise, 3 for a wrong command line.
     """
+    from accuracy_core.selftest import make_plan
+
     console = Console(stderr=as_json)
     try:
-        report = _run(_engine(engine), quick, fault or [], arch or [], clean, output, console)
+        plan = make_plan(_engine(engine), quick=quick, faults=fault or [], architectures=arch or [], clean_seeds=clean)
+        report = _run(plan, quick, output, resume, console)
     except AssayError as error:
         show_error(console, error)
         raise typer.Exit(exit_code(error.outcome, None)) from None
     if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
         (output / "selftest.json").write_text(report.to_json(), encoding="utf-8")
     if as_json:
         typer.echo(report.to_json(), nl=False)
@@ -62,24 +63,28 @@ def _engine(name: str) -> EngineName:
     return "transformers" if _ENGINES[name] == "transformers" else "vllm"
 
 
-def _run(
-    engine: EngineName,
-    quick: bool,
-    faults: list[str],
-    architectures: list[str],
-    clean: int | None,
-    output: Path | None,
-    console: Console,
-) -> SelftestReport:
-    from accuracy_core.selftest import make_plan, run_selftest
+def _run(plan: Plan, quick: bool, output: Path | None, resume: bool, console: Console) -> SelftestReport:
+    from accuracy_core.selftest import CaseResult, run_selftest
 
-    plan = make_plan(engine, quick=quick, faults=faults, architectures=architectures, clean_seeds=clean)
-    console.print(Text(f"{len(plan.cases)} runs on {len(plan.architectures)} architectures, engine {engine}"))
+    console.print(Text(f"{len(plan.cases)} runs on {len(plan.architectures)} architectures, engine {plan.engine}"))
+    journal = None
+    known: list[CaseResult] = []
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        journal = output / "cases.jsonl"
+        if resume and journal.exists():
+            known = [CaseResult.model_validate_json(line) for line in journal.read_text(encoding="utf-8").splitlines()]
+        else:
+            journal.unlink(missing_ok=True)
 
     def show(case: CaseResult, done: int, total: int) -> None:
         console.print(Text(f"[{done}/{total}] {case.architecture} {case.fault or 'clean'}: {word(case)}"))
+        if journal is not None:
+            with journal.open("a", encoding="utf-8") as file:
+                file.write(case.model_dump_json() + "\n")
 
-    return run_selftest(plan, work_dir=output / "work" if output is not None else None, quick=quick, on_case=show)
+    work = output / "work" if output is not None else None
+    return run_selftest(plan, work_dir=work, quick=quick, known=known, on_case=show)
 
 
 def word(case: CaseResult) -> str:
