@@ -12,24 +12,20 @@ import contextlib
 import hashlib
 import json
 import logging
-import mimetypes
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
 
 from accuracy_core.engines.scratch import Scratch
 from accuracy_core.errors import AssayError, ConfigurationError, InfrastructureError
 from accuracy_core.pipeline.mirror_list import FileList, Listed, inside
+from accuracy_core.pipeline.mirror_objects import MissingObject, Objects
 from accuracy_core.schemas import RunDir
-from accuracy_core.storage.s3_client import error_code, http_status, transfer_config
-from accuracy_core.storage.s3_errors import storage_error
-from accuracy_core.storage.s3_path import SCHEME, s3_client, s3_path
+from accuracy_core.storage.s3_path import SCHEME
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 LIST_NAME = ".assay-files.json"
 CLAIM_NAME = ".assay-claim.json"
 #: documents that may quote the path of the local copy, which means nothing to anybody else
@@ -95,8 +91,7 @@ class Mirror:
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
-        path = s3_path(uri)
-        self.bucket, self.prefix = path.bucket, path.key.rstrip("/")
+        self._objects = Objects(uri)
         self.busy = False
         self._scratch = Scratch(expected_bytes=sys.maxsize)  # on disk: a run may be larger than memory
         self.folder = self._scratch.path
@@ -114,12 +109,12 @@ class Mirror:
         """Take the run directory over: whoever claimed it before can publish no more."""
         self._claim = uuid.uuid4().hex
         self._claim_read = True
-        self._put(CLAIM_NAME, json.dumps({"claim": self._claim}).encode())
+        self._objects.put(CLAIM_NAME, json.dumps({"claim": self._claim}).encode())
 
     def release(self) -> None:
         """Give the claim back, if it is still ours."""
         if self._claim is not None and self._read_claim() == self._claim:
-            self._delete(CLAIM_NAME)
+            self._objects.delete(CLAIM_NAME)
         self._claim, self._claim_read = None, False
 
     def pull(self) -> None:
@@ -132,7 +127,7 @@ class Mirror:
             self._claim, self._claim_read = self._read_claim(), True
         listed, _ = self._read_list()
         if listed is None:  # a new directory, or one that was copied there by other means
-            for path in self._unlisted():
+            for path in self._objects.names():
                 self._download(path, None)
             return
         for path in set(self._known) - set(listed.files):
@@ -152,11 +147,11 @@ class Mirror:
             return
         self._still_ours()  # before an object of the other run is overwritten, and again before the list is
         for path in changed:
-            self._upload(path)
+            self._objects.upload(path, self.folder / path)
         self._commit(changed, removed)
         for path in removed:
             with contextlib.suppress(AssayError):  # not in the list any more: only its space is lost
-                self._delete(path)
+                self._objects.delete(path)
         self._known = mine
 
     def _commit(self, changed: dict[str, Listed], removed: set[str]) -> None:
@@ -165,7 +160,7 @@ class Mirror:
             listed, tag = self._read_list()
             files = {path: file for path, file in (listed.files if listed else {}).items() if path not in removed}
             document = FileList(files=files | changed).to_json().encode()
-            if self._put(LIST_NAME, document, condition={"IfMatch": tag} if tag else {"IfNoneMatch": "*"}):
+            if self._objects.put(LIST_NAME, document, condition={"IfMatch": tag} if tag else {"IfNoneMatch": "*"}):
                 return
         raise InfrastructureError(f"{self.uri}: others keep changing the list of files", fix="run the stage again")
 
@@ -206,9 +201,8 @@ class Mirror:
         target = self.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(f".{target.name}.partial")
-        arguments = (self.bucket, self._key(path), str(partial))
         try:
-            self._s3(f"{self.uri}: reading {path}", lambda s3: s3.download_file(*arguments, Config=transfer_config()))
+            self._objects.download(path, partial)
             if file is not None and (here := self._digest(f"{path}.partial", partial)) != file:
                 log.warning("%s: %s is not what was published (%s bytes): left out", self.uri, path, here.size)
                 target.unlink(missing_ok=True)
@@ -216,99 +210,21 @@ class Mirror:
             os.replace(partial, target)
             if file is not None:
                 self._seen[path] = (file.size, target.stat().st_mtime_ns, file)
-        except _Missing:
+        except MissingObject:
             log.warning("%s: %s is listed and not there: left out", self.uri, path)
             target.unlink(missing_ok=True)
         finally:
             partial.unlink(missing_ok=True)
 
-    def _upload(self, path: str) -> None:
-        kind, _ = mimetypes.guess_type(path)
-        extra = {"ContentType": kind} if kind else {}
-        arguments = (str(self.folder / path), self.bucket, self._key(path))
-        self._s3(
-            f"{self.uri}: writing {path}",
-            lambda s3: s3.upload_file(*arguments, ExtraArgs=extra, Config=transfer_config()),
-        )
-
-    def _delete(self, path: str) -> None:
-        self._s3(f"{self.uri}: removing {path}", lambda s3: s3.delete_object(**self._at(path)))
-
     def _read_list(self) -> tuple[FileList | None, str | None]:
-        found = self._get(LIST_NAME)
+        found = self._objects.get(LIST_NAME)
         if found is None:
             return None, None
         return FileList.from_json(found[0], source=f"{self.uri}/{LIST_NAME}"), found[1]
 
     def _read_claim(self) -> str | None:
-        found = self._get(CLAIM_NAME)
+        found = self._objects.get(CLAIM_NAME)
         try:
             return None if found is None else str(json.loads(found[0])["claim"])
         except (ValueError, KeyError, TypeError):
             return None
-
-    def _unlisted(self) -> list[str]:
-        """Names of the objects there."""
-
-        def listing(s3: Any) -> list[str]:
-            start = f"{self.prefix}/" if self.prefix else ""
-            pages = s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=start)
-            return [item["Key"][len(start) :] for page in pages for item in page.get("Contents", [])]
-
-        names: list[str] = self._s3(f"{self.uri}: listing the bucket", listing)
-        return [name for name in names if inside(name) and not name.rsplit("/", 1)[-1].startswith(".")]
-
-    def _get(self, name: str) -> tuple[bytes, str] | None:
-        def read(s3: Any) -> tuple[bytes, str]:
-            answer = s3.get_object(**self._at(name))
-            return answer["Body"].read(), answer["ETag"]
-
-        try:
-            return self._s3(f"{self.uri}: reading {name}", read)
-        except _Missing:
-            return None
-
-    def _put(self, name: str, content: bytes, condition: dict[str, str] | None = None) -> bool:
-        """False when `condition` is not met. A server that knows no conditions gets a plain put."""
-        try:
-            self._s3(
-                f"{self.uri}: writing {name}",
-                lambda s3: s3.put_object(**self._at(name), Body=content, **(condition or {})),
-            )
-        except _ConditionFailed:
-            found = self._get(name)  # 412 also comes for one's own put whose answer was lost
-            return found is not None and found[0] == content
-        except _NoConditions:
-            return self._put(name, content)
-        return True
-
-    def _s3(self, doing: str, call: Callable[[Any], T]) -> T:
-        try:
-            return call(s3_client())
-        except Exception as error:
-            status, code = http_status(error), error_code(error)
-            if status == 404 and code in ("404", "NoSuchKey"):
-                raise _Missing from error
-            if status in (409, 412):
-                raise _ConditionFailed from error
-            if status == 501:
-                raise _NoConditions from error
-            raise storage_error(error, doing) from error
-
-    def _key(self, path: str) -> str:
-        return f"{self.prefix}/{path}" if self.prefix else path
-
-    def _at(self, path: str) -> dict[str, str]:
-        return {"Bucket": self.bucket, "Key": self._key(path)}
-
-
-class _Missing(Exception):
-    """There is no such object."""
-
-
-class _ConditionFailed(Exception):
-    """Somebody else wrote the object in between."""
-
-
-class _NoConditions(Exception):
-    """The server has no conditional writes."""

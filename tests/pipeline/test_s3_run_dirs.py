@@ -124,7 +124,7 @@ def test_a_file_that_is_not_what_the_list_says_is_left_out(
 ) -> None:
     one, two = hosts
     put(one, good="1", torn="22")
-    key = f"{one.prefix}/torn"
+    key = f"{one._objects.prefix}/torn"
     if damage == "object replaced":  # what a writer leaves that is killed between data and list
         client(server).put_object(Bucket=BUCKET, Key=key, Body=b"33")
     elif damage == "object gone":
@@ -141,7 +141,7 @@ def test_a_file_that_is_not_what_the_list_says_is_left_out(
 
 def test_a_directory_that_was_copied_there_is_taken_as_it_is(hosts: tuple[Mirror, Mirror], server: int) -> None:
     one, two = hosts
-    client(server).put_object(Bucket=BUCKET, Key=f"{one.prefix}/task_analysis/task_status.json", Body=b"{}")
+    client(server).put_object(Bucket=BUCKET, Key=f"{one._objects.prefix}/task_analysis/task_status.json", Body=b"{}")
     one.pull()
     assert files(one) == {"task_analysis/task_status.json": "{}"}
     put(one, more="x")
@@ -152,7 +152,9 @@ def test_a_directory_that_was_copied_there_is_taken_as_it_is(hosts: tuple[Mirror
 def test_a_list_that_leads_out_of_the_directory_is_refused(hosts: tuple[Mirror, Mirror], server: int) -> None:
     one, _ = hosts
     listed = {"schema_version": 1, "files": {"../../x": {"size": 0, "sha256": "0" * 64}}}
-    client(server).put_object(Bucket=BUCKET, Key=f"{one.prefix}/{mirrors.LIST_NAME}", Body=json.dumps(listed).encode())
+    client(server).put_object(
+        Bucket=BUCKET, Key=f"{one._objects.prefix}/{mirrors.LIST_NAME}", Body=json.dumps(listed).encode()
+    )
     with pytest.raises(ConfigurationError, match=r"\.\./\.\./x"):
         one.pull()
 
