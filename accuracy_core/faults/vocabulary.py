@@ -85,7 +85,7 @@ _HEAD: dict[str, Any] = {
 HEAD_ROWS = Fault(
     name="head-rows-swapped",
     description="rows of the head are swapped: two tokens have each other's logits",
-    default_strength=1,
+    default_strength=8,
     unit="pairs of tokens",
     inject_hf=inject_swapped_rows,
     **_HEAD,

@@ -73,6 +73,8 @@ def phase_is_right(
     if fault.level == "config":
         return bool(findings)
     found = culprit.phase if culprit is not None and culprit.phase is not Phase.NONE else status.phase
+    if fault.level == "logits" and status.phase is not Phase.NONE:
+        found = status.phase  # the rows are the module's own output
     if fault.expected_phase is Phase.DECODE:
         return found is Phase.DECODE
     return found in (Phase.PREFILL, Phase.BOTH)
