@@ -142,6 +142,11 @@ def field(page: Any, title: str) -> Any:
     return page.locator(f"xpath={label}/ancestor::div[contains(@class, 'p-label ')][1]").first
 
 
+def show_artifacts(up: Up, page: Any, run_id: str) -> None:
+    page.goto(f"http://127.0.0.1:{up.port}/runs/flow-run/{run_id}")
+    page.get_by_text("Artifacts", exact=True).first.click()
+
+
 def picture(page: Any, name: str) -> None:
     folder = os.environ.get("ASSAY_SCREENSHOTS")
     if folder:
@@ -163,7 +168,7 @@ def test_an_ad_hoc_run_is_started_by_its_form_and_shows_its_artifacts(up: Up, pa
     assert run["parameters"]["parameters"]["evaluation"]["limit"] == 20
     assert run["parameters"]["parameters"]["prompt_analysis"]["max_prompts"] == 1
     assert {"summary", "report", "scores"} <= up.artifacts(run["id"])
-    page.goto(f"http://127.0.0.1:{up.port}/runs/flow-run/{run['id']}?tab=Artifacts")
+    show_artifacts(up, page, run["id"])
     page.wait_for_selector("text=What this run says")
     page.wait_for_selector("text=Scores of")
     picture(page, "ui-run")
@@ -185,7 +190,7 @@ def test_the_nightly_is_started_from_the_ui_and_says_how_every_row_ended(up: Up,
     run = up.wait_final(up.newest_run(deployment)["id"])
     assert run["state"]["name"] == "ConfigurationFailed", run["state"]
     assert "2 ConfigurationFailed; 2 Completed: typo (accuracy), typo (logits)" in run["state"]["message"]
-    page.goto(f"http://127.0.0.1:{up.port}/runs/flow-run/{run['id']}?tab=Artifacts")
+    show_artifacts(up, page, run["id"])
     page.wait_for_selector("text=Every row of the matrix")
     picture(page, "ui-nightly")
 

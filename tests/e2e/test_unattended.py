@@ -117,10 +117,10 @@ def test_a_child_that_is_killed_crashes_its_parent_as_infrastructure(light: Ligh
 
 
 def test_what_only_the_device_host_knows_comes_back_as_a_configuration_error(light: Light) -> None:
-    run_id = light.start(light.parameters(platform="neuron", tensor_parallel_size=64))
+    run_id = light.start(light.parameters(platform="neuron", tensor_parallel_size=2))
     name, message = light.end(run_id)
     assert name == "ConfigurationFailed", message
-    assert "64 neuron cores needed, this host has 0" in message
+    assert "2 neuron cores needed, this host has 0" in message
     (child,) = light.fleet.children(run_id)
     assert light.end(child["id"])[0] == "ConfigurationFailed"
 
