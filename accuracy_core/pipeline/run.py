@@ -77,6 +77,7 @@ def resolve_run(parameters: RunParameters, *, engine_here: bool = True) -> Run:
     if engine_here:
         _check_engine(parameters)
     _check_prompts(parameters, model_path)
+    _check_modules(parameters, model_path)
     if "evaluate" in parameters.stages and parameters.evaluation.results is None:
         _check_evaluation(parameters, engine_here)
     _check_results(parameters)
@@ -159,6 +160,20 @@ def _check_prompts(parameters: RunParameters, model_path: str) -> None:
         output_length=length,
         max_model_len=limit,
     )
+
+
+def _check_modules(parameters: RunParameters, model_path: str) -> None:
+    """Patterns of modules against the model's, built without weights: a typo would show after the evaluation only."""
+    patterns = parameters.prompt_analysis.modules
+    if not patterns or "prompt_analysis" not in parameters.stages:
+        return
+    from accuracy_core.capture.patterns import select_taps
+    from accuracy_core.capture.reference import reference_taps
+    from accuracy_core.goldens.reference_config import load_config
+
+    engine = parameters.engine
+    config = load_config(model_path, None, engine.hf_overrides or None, trust_remote_code=engine.trust_remote_code)
+    select_taps(patterns, reference_taps(config, trust_remote_code=engine.trust_remote_code).available)
 
 
 def _check_engine(parameters: RunParameters) -> None:

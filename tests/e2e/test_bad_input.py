@@ -34,6 +34,8 @@ CASES = {
     "unknown engine": (("--engine", "vlm"), "vllm"),
     "unknown fault": (("--fault", "mlp-scal"), "mlp-scale"),
     "unknown plugin": (("--config", "PLUGIN"), "logit_validation"),
+    "unknown plugin by option": (("--plugin", "tensor_compre"), "tensor_compare"),
+    "module pattern that matches nothing": (("--module", "model.layers.0.mpl"), "model.layers.0.mlp"),
     "empty prompt list": (("--config", "PROMPTS"), "empty list"),
     "tolerances that are not there": (("--config", "TOLERANCES"), "no-such.toml"),
     "no such results": (("--results", "/no/such/results"), "/no/such/results"),
