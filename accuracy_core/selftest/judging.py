@@ -37,7 +37,8 @@ def judge(case: Case, status: PromptAnalysisStatus, config: Config, engine: Faul
         evidence=[*(finding.evidence for finding in findings), *(culprit.evidence if culprit else [])],
     )
     if case.fault is None:
-        return found
+        gaps = [f"{name} has no verdict: {reason}" for name, reason in missing.items()]
+        return found.model_copy(update={"error": "; ".join(gaps)})  # silence of what did not run is no proof
     fault = resolve_fault(FaultSpec(name=case.fault, strength=case.strength), config=config, engine=engine)
     known = FAULTS[case.fault]
     places = known.places(fault, config)

@@ -91,6 +91,15 @@ def test_a_clean_run_alarms_through_verdicts_and_findings() -> None:
     assert not found(None, analysis(Verdict.PASS, findings=notes)).detected
 
 
+def test_a_clean_run_in_which_something_was_not_measured_proves_nothing() -> None:
+    status = analysis(Verdict.PASS)
+    silent = PluginStatus(plugin="kv_cache", outcome=Outcome.NOT_MEASURED, errors={"plugin": "no capability"})
+    status = status.model_copy(update={"plugins": {**status.plugins, "kv_cache": silent}})
+    result = found(None, status)
+    assert not result.detected
+    assert result.error == "kv_cache has no verdict: no capability"
+
+
 def case(fault: str | None, *, detected: bool = True, right: bool = True, error: str = "") -> CaseResult:
     return CaseResult(
         architecture="embedded", fault=fault, detected=detected, phase_right=right, module_right=right, error=error
