@@ -53,7 +53,7 @@ def selftest(
     else:
         for table in tables(report):
             console.print(table)
-        console.print(Text(report.summary(), style="green" if report.passed else "red"))
+        console.print(Text(report.summary(), style="green" if report.passed else "red"), soft_wrap=True)
     raise typer.Exit(ExitCode.PASSED if report.passed else ExitCode.ACCURACY)
 
 
@@ -78,7 +78,8 @@ def _run(plan: Plan, quick: bool, output: Path | None, resume: bool, console: Co
             journal.unlink(missing_ok=True)
 
     def show(case: CaseResult, done: int, total: int) -> None:
-        console.print(Text(f"[{done}/{total}] {case.architecture} {case.fault or 'clean'}: {word(case)}"))
+        line = f"[{done}/{total}] {case.architecture} {case.fault or 'clean'}: {word(case)}"
+        console.print(Text(line), soft_wrap=True)
         if journal is not None:
             with journal.open("a", encoding="utf-8") as file:
                 file.write(case.model_dump_json() + "\n")
