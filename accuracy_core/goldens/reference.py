@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -31,6 +32,10 @@ from accuracy_core.goldens.reference_model import ModelLoader, load_reference_mo
 from accuracy_core.goldens.teacher_forcing import check_finite, forced_pass, greedy_rows
 
 logger = logging.getLogger(__name__)
+
+#: loading a model changes torch's default dtype for all threads, and an FP8 cache replaces transformers' attention: a
+#: reference that another thread computes meanwhile would be another one, or none
+_ONE_AT_A_TIME = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -171,7 +176,7 @@ def compute_references(request: ReferenceRequest, indices: Sequence[int]) -> Ite
     `input_ids` int64 (1, prompt length), `token_ids` int64 (tokens,). Raises as the function above."""
     prompts = [request.prompts[index] for index in indices]
     dtype, capture = torch_dtype(request.dtype), request.capture
-    with torch_threads(request.num_threads):
+    with _ONE_AT_A_TIME, torch_threads(request.num_threads):
         with one_model(request.loader, request.checkpoint, torch.float32, request.config) as holder:
             if request.forced is None:
                 rows = greedy_rows(holder[0], prompts, request.output_length, capture)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import threading
+import time
 import weakref
 from typing import Any
 
@@ -196,3 +198,26 @@ def test_overrides_build_another_model(prompts: list[str], tokenizer: Any) -> No
     )
     assert layers == [2, 2]
     assert torch.equal(shallow["fp32_logits"][0], given["fp32_logits"][0])
+
+
+def test_threads_compute_one_after_the_other() -> None:
+    """Loading sets torch's default dtype for all threads: two at once gave models of mixed dtypes."""
+    inside, most = [0], [0]
+
+    def loader(checkpoint: str, dtype: torch.dtype, *, config: Any) -> Any:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        time.sleep(0.05)
+        model = load_reference_model(checkpoint, dtype, config=config)
+        inside[0] -= 1
+        return model
+
+    def run() -> None:
+        generate_three_way_reference_logits(CHECKPOINT, "bfloat16", 2, [[1, 20]], model_loader=loader)
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert (most, inside) == ([1], [0])
