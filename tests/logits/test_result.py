@@ -72,6 +72,7 @@ def test_every_limit_has_a_provenance() -> None:
     names = {"top_k", "n_ulps"}
     names |= {f"aggregate.{n}" for n in type(tolerances.aggregate).model_fields}
     names |= {f"guards.{n}" for n, v in tolerances.guards.model_dump().items() if v is not None}
+    names |= {f"extra.{part}.{n}" for part, limits in tolerances.extra.items() for n in limits}
     assert set(tolerances.provenance) == names
     assert all(len(str(text)) > 20 for text in tolerances.provenance.values())
 
