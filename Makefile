@@ -19,10 +19,11 @@ demo-s3: setup
 	@.venv/bin/python benchmarks/golden_demo_s3.py
 
 test: setup
-	.venv/bin/python -m pytest $(PYTEST_ARGS)
+	.venv/bin/python -m pytest -m "not slow" -n 2 $(PYTEST_ARGS)
+	.venv/bin/python -m pytest -m slow $(PYTEST_ARGS)
 
 test-fast: setup
-	.venv/bin/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	.venv/bin/python -m pytest -m "not slow" -n 2 $(PYTEST_ARGS)
 
 lint: setup
 	.venv/bin/ruff check .

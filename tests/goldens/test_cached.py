@@ -163,7 +163,7 @@ def test_copies_of_a_checkpoint_share_a_golden(lookup: Callable[..., Any], check
         {"model_loader": load_reference_model},
         {"prompts": ["Q: 48+38\nA:", *PROMPTS[1:]]},
     ],
-    ids=str,
+    ids=lambda change: ", ".join(change),
 )
 def test_what_changes_the_result_is_in_the_key(change: dict[str, Any], lookup: Callable[..., Any]) -> None:
     before, after = keys_of(lookup()), keys_of(lookup(**change))

@@ -54,7 +54,7 @@ def test_text_is_not_unicode_normalised() -> None:
         {1, 2},
         b"bytes",
         torch.tensor(1),
-        object(),
+        pytest.param(object(), id="object"),
         [1, {"x": float("-inf")}],
     ],
     ids=repr,

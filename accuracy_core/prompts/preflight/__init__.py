@@ -1,5 +1,6 @@
 """Preflight: is the set-up right? Cheap checks of configuration, tokens and loading, made before any numerics."""
 
+from accuracy_core.prompts.preflight import checks  # noqa: F401 - registers the built-in ones
 from accuracy_core.prompts.preflight.facts import (
     FilterFacts,
     LoadReport,

@@ -44,8 +44,6 @@ def preflight_check(name: str, needs: Needs, asks: str) -> Callable[[Run], Run]:
 
 def run_preflight(facts: PreflightFacts, needs: Sequence[Needs] | None = None) -> PreflightReport:
     """All checks, or those of the given `needs`. One that fails is itself a finding, and the others go on."""
-    from accuracy_core.prompts.preflight import checks  # noqa: F401 - registers the built-in ones
-
     chosen = [check for check in PREFLIGHT_CHECKS.values() if needs is None or check.needs in needs]
     findings: list[Finding] = []
     for check in chosen:
