@@ -213,6 +213,10 @@ class _Kernel:
     def on_output(self, output: torch.Tensor) -> torch.Tensor:
         if "attn" not in self.taps:
             return output
+        if output.numel() % self._owner.tokens or self._owner.tokens not in output.shape[:-1]:
+            raise InputMismatchError(
+                f"attention returned shape {tuple(output.shape)} for {self._owner.tokens} tokens of one sequence"
+            )
         rows = output.reshape(self._owner.tokens, -1)
         put = self._owner.pass_rows(self.taps["attn"], rows)
         return output if put is rows else put.reshape(output.shape)

@@ -74,7 +74,9 @@ def judge_side(
     """Judge one layer's K or V.
 
     A row is bad when its L2 or L-inf ratio reaches the limit and its relative error exceeds `run_envelope` times the
-    reference's largest in this layer, or when it holds a value that is not finite. Behind a router (`routed`) rows of
+    reference's largest in this layer, or when it holds a value that is not finite. Where the cache holds what attention
+    was given, errors of rows were made before it, by modules that are judged by themselves, and the relative error must
+    exceed `given_envelope` times the largest. Behind a router (`routed`) rows of
     equally right computations jump by as much as another expert makes: there the relative error must reach
     `routed_relative`, too, and a head's typical ratio `routed_head_ratio`.
     """
@@ -85,7 +87,10 @@ def judge_side(
     linf_ratio = error_ratio(rows.linf, noise.linf(rows), torch.zeros(()))
     relative = torch.where(rows.l2 == 0, 0.0, rows.l2 / rows.ref_l2)
     odd = ((l2_ratio >= limits.l2_ratio) | (linf_ratio >= limits.linf_ratio)) & present
+    wrong = not_as_given(sides, cache_dtype)
     row_limit = limits.run_envelope * largest
+    if wrong is not None and not bool((wrong & present).any()):
+        row_limit = limits.given_envelope * largest
     if routed:
         row_limit = max(row_limit, limits.routed_relative)
     non_finite = (rows.non_finite > 0) & present
@@ -113,7 +118,7 @@ def judge_side(
         bc=_overlap(rows, limits, noise),
         layer_bc=float(_overlap(rows, limits, noise, together=True)[0]),
         row_limit=row_limit,
-        wrong=not_as_given(sides, cache_dtype),
+        wrong=wrong,
     )
 
 

@@ -22,6 +22,9 @@ class KvLimits(Part):
     run_envelope: float = Field(
         ge=1, description="a row's relative error must also exceed this times the reference's largest in the run"
     )
+    given_envelope: float = Field(
+        ge=1, description="the same where the cache is known to hold what attention was given"
+    )
     routed_relative: float = Field(
         gt=0, description="relative error that no other choice of experts explains, behind a router"
     )
