@@ -50,7 +50,9 @@ def test_every_stage_left_its_record(finished_run):
     assert names == {"evaluate", "task_analysis", "goldens", "prompt_analysis", "report"}
     for path in run_dir.stages.glob("*.json"):
         record = run_dir.read(path, StageRecord)
-        assert (record.status, len(record.inputs_hash)) == ("done", 64)
+        # tests that ran before this one may have left the same stages in the cache
+        assert record.status in ("done", "cached")
+        assert len(record.inputs_hash) == 64
 
 
 def test_scores_are_those_in_lm_evals_own_file(finished_run):
