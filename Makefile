@@ -1,5 +1,5 @@
 # make demo            set everything up, run the main job on the embedded default, print verdict and report
-# make demo FAULT=…    the same with a fault injected into the engine: mlp-scale, kv-slot
+# make demo FAULT=…    the same with a fault injected into the engine: mlp-scale, kv-slot, … (docs/faults.md)
 # make demo-s3         two runs with caches of their own that share goldens through a real S3 server
 # make test            set everything up, run all tests
 PYTHON ?= python3
@@ -7,7 +7,7 @@ FAULT ?=
 OUTPUT ?= runs/demo$(if $(FAULT),-$(FAULT))
 PYTEST_ARGS ?=
 
-.PHONY: setup demo demo-s3 test test-fast lint types clean
+.PHONY: setup demo demo-s3 test test-fast test-runs test-parts lint types clean
 
 setup:
 	@$(PYTHON) tools/setup_environments.py
@@ -20,7 +20,14 @@ demo-s3: setup
 
 test: setup
 	.venv/bin/python -m pytest -m "not slow" -n 2 $(PYTEST_ARGS)
-	.venv/bin/python -m pytest -m slow $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory -j2 --output-sync=target test-runs test-parts
+
+# the slow tests, in two halves that use a core each: whole runs, and everything else
+test-runs:
+	.venv/bin/python -m pytest -m slow tests/e2e $(PYTEST_ARGS)
+
+test-parts:
+	.venv/bin/python -m pytest -m slow --ignore tests/e2e $(PYTEST_ARGS)
 
 test-fast: setup
 	.venv/bin/python -m pytest -m "not slow" -n 2 $(PYTEST_ARGS)
