@@ -92,6 +92,9 @@ def say(**message: object) -> None:
 
 
 def main() -> None:
+    if sys.argv[1:3] == ["-P", "-c"]:  # where does it import from?
+        print(json.dumps([]))
+        return
     if sys.argv[1] == "-c":  # which versions are there?
         print(json.dumps({"python": "3.11", "vllm": "0", "torch": "2", "transformers": "5", "safetensors": "0"}))
         return
