@@ -86,7 +86,7 @@ def test_unknown_names_get_near_ones() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(ARCHITECTURES))
+@pytest.mark.parametrize("name", [name for name, made in ARCHITECTURES.items() if not made.trained])
 def test_attention_is_peaked_and_bf16_noise_is_small(name: str, folder: Path) -> None:
     """What makes faults visible: logits change a lot when the text before changes, and little in bfloat16."""
     from transformers import AutoModelForCausalLM
