@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 from filelock import FileLock
@@ -53,6 +54,8 @@ def test_a_service_that_ends_again_and_again_is_given_up_with_the_end_of_its_log
     def restart_for_ever():
         while True:
             service.start()
+            while service.code() is None:  # it ends by itself, after it has said why
+                time.sleep(0.01)
             service.stop()
 
     with pytest.raises(InfrastructureError, match="again and again") as caught:
