@@ -20,7 +20,7 @@ demo-s3: setup
 
 test: setup
 	.venv/bin/python -m pytest -m "not slow" -n 2 $(PYTEST_ARGS)
-	@$(MAKE) --no-print-directory -j2 --output-sync=target test-runs test-parts
+	@$(MAKE) --no-print-directory -j2 test-runs test-parts
 
 # the slow tests, in two halves that use a core each: whole runs, and everything else
 test-runs:
