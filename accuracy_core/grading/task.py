@@ -15,7 +15,7 @@ SMALL = StepConfig(layers=4, hidden=256, ffn=1024, heads=4, kv_heads=1, head_dim
 
 @dataclass(frozen=True)
 class GradeTask:
-    """`tolerance`: full-logit relative error, calibrated (see `provenance`). Seeds of the correctness check and of the
+    """`tolerance`: full-logit relative error; `provenance` says where it comes from. Seeds of the correctness check and of the
     timed repetitions never overlap."""
 
     name: str
@@ -32,14 +32,14 @@ class GradeTask:
     memory_limit_bytes: int = 8 << 30
 
 
-_MEASURED = (
-    "2 x the error of the worst legitimate variant (residual stream in the task's dtype or in float32) against float32 "
-    "arithmetic on the same bytes, 20 seeds; measured by `assay calibrate` on the CPU"
+_DOCUMENTED = (
+    "documented: 5e-2 for the pilot tasks of the 1B shape, where the residual stream in bfloat16 and in float32 differ by "
+    ".031 and both are right; not calibrated at this shape yet (tests hold both variants 1.5 times under it)"
 )
 TASKS: dict[str, GradeTask] = {
-    "bf16": GradeTask("bf16", SMALL, 0.05, _MEASURED),
-    "fp8": GradeTask("fp8", replace(SMALL, fp8_weights=True), 0.05, _MEASURED),
-    "long-context": GradeTask("long-context", replace(SMALL, context=32_768, layers=2), 0.05, _MEASURED, steps=4),
+    "bf16": GradeTask("bf16", SMALL, 0.05, _DOCUMENTED),
+    "fp8": GradeTask("fp8", replace(SMALL, fp8_weights=True), 0.05, _DOCUMENTED),
+    "long-context": GradeTask("long-context", replace(SMALL, context=32_768, layers=2), 0.05, _DOCUMENTED, steps=4),
 }
 
 
