@@ -15,8 +15,8 @@ SMALL = StepConfig(layers=4, hidden=256, ffn=1024, heads=4, kv_heads=1, head_dim
 
 @dataclass(frozen=True)
 class GradeTask:
-    """`tolerance`: full-logit relative error; `provenance` says where it comes from. Seeds of the correctness check and of the
-    timed repetitions never overlap."""
+    """`tolerance`: full-logit relative error; `provenance` says where it comes from. Seeds of the correctness check and
+    of the timed repetitions never overlap."""
 
     name: str
     config: StepConfig
@@ -33,8 +33,8 @@ class GradeTask:
 
 
 _DOCUMENTED = (
-    "documented: 5e-2 for the pilot tasks of the 1B shape, where the residual stream in bfloat16 and in float32 differ by "
-    ".031 and both are right; not calibrated at this shape yet (tests hold both variants 1.5 times under it)"
+    "documented: 5e-2 for the pilot tasks of the 1B shape, where the residual stream in bfloat16 and in float32 differ "
+    "by .031 and both are right; not calibrated at this shape yet (tests hold both variants 1.5 times under it)"
 )
 TASKS: dict[str, GradeTask] = {
     "bf16": GradeTask("bf16", SMALL, 0.05, _DOCUMENTED),
