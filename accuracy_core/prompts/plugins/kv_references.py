@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from accuracy_core.capture.kv import BaseEnvelope
 from accuracy_core.capture.kv.model_facts import values_per_position
-from accuracy_core.errors import AssayError, ReferenceError_
 from accuracy_core.prompts.context import PluginContext
+from accuracy_core.prompts.plugins.captured_goldens import all_forced_tokens, open_capture
 
 if TYPE_CHECKING:
     import torch
@@ -45,20 +45,7 @@ class KvReferences:
     @contextmanager
     def reading(self, position: int) -> Iterator[tuple[list[int], ReferenceKv]]:
         """(layers, function that reads a layer's K or V of both references). Raises ReferenceError_ if it is gone."""
-        from accuracy_core.goldens.disk import DiskTier
-
-        names: list[str]
-        golden = self.kept.get(position)
-        if golden is not None:
-            names, load = list(golden), golden.__getitem__
-        else:
-            entry = DiskTier(self.cache_dir).read(self.keys[position], lambda _: None)
-            if entry is None:
-                raise ReferenceError_(
-                    "the reference's KV cache is no longer in the golden cache",
-                    fix="raise $ASSAY_GOLDENS_MAX_BYTES or free disk space, and run again",
-                )
-            names, load = entry.file.names(), entry.file.load
+        names, load = open_capture(self.cache_dir, self.keys.get(position, ""), self.kept.get(position), "KV cache is")
         layers = sorted({int(name.split(".")[2]) for name in names if name.startswith("fp32.kv.")})
         yield layers, self._reader(load)
 
@@ -87,28 +74,11 @@ def obtain_references(ctx: PluginContext, cache_dir: Path, limits: KvLimits) -> 
         from accuracy_core.goldens.fp8_kv import kv_scales
 
         references.scales = kv_scales(checkpoint)
-    for position in range(len(ctx.prompts)):
-        try:
-            references.tokens[position] = forced_tokens(ctx, position)
-        except (AssayError, KeyError, IndexError) as error:
-            references.errors[position] = error.message if isinstance(error, AssayError) else repr(error)
+    references.tokens = all_forced_tokens(ctx, references.errors)
     config = effective_config(ctx.server_config, checkpoint)
     for batch in _batches(ctx, references.tokens, values_per_position(config)):
         _compute(ctx, checkpoint, batch, references, limits)
     return references
-
-
-def forced_tokens(ctx: PluginContext, position: int) -> list[int]:
-    """Greedy tokens of the FP32 golden. Raises ReferenceError_ when there are none."""
-    import torch
-
-    if ctx.goldens is None:
-        raise ReferenceError_("there are no goldens to take the forced tokens from")
-    rows = ctx.goldens["fp32_logits"][position][: ctx.output_length]
-    if rows.ndim != 3 or rows.shape[0] < 1 or rows.shape[1] != 1 or bool(torch.isnan(rows).any()):
-        raise ReferenceError_(f"golden fp32_logits of shape {tuple(rows.shape)} is no usable (tokens, 1, vocab)")
-    tokens: list[int] = rows[:, 0].argmax(-1).tolist()
-    return tokens
 
 
 def positions_of(ctx: PluginContext, position: int, tokens: Sequence[int] | None = None) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accuracy_core.capture.taps import TAP_PREFIX
-from accuracy_core.errors import AssayError, ReferenceError_
 from accuracy_core.prompts.context import PluginContext
+from accuracy_core.prompts.plugins.captured_goldens import all_forced_tokens, open_capture
 
 if TYPE_CHECKING:
     import torch
@@ -37,20 +37,9 @@ class TensorReferences:
 
     def read(self, position: int) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """(FP32, target's dtype): tap -> (positions, features). Raises ReferenceError_ when the golden is gone."""
-        from accuracy_core.goldens.disk import DiskTier
-
-        load: Callable[[str], Any]
-        golden = self.kept.get(position)
-        if golden is not None:
-            names, load = list(golden), golden.__getitem__
-        else:
-            entry = DiskTier(self.cache_dir).read(self.keys[position], lambda _: None)
-            if entry is None:
-                raise ReferenceError_(
-                    "the reference's module tensors are no longer in the golden cache",
-                    fix="raise $ASSAY_GOLDENS_MAX_BYTES or free disk space, and run again",
-                )
-            names, load = entry.file.names(), entry.file.load
+        names, load = open_capture(
+            self.cache_dir, self.keys.get(position, ""), self.kept.get(position), "module tensors are"
+        )
         sides = []
         for side in ("fp32", "dtype"):
             prefix = f"{side}.{TAP_PREFIX}"
@@ -76,7 +65,8 @@ def obtain_references(
     from accuracy_core.capture.reference import ReferenceCapture
 
     references = TensorReferences(cache_dir)
-    forced = _forced(ctx, references.errors)
+    # without goldens the references still have to decode
+    forced = all_forced_tokens(ctx, references.errors) if ctx.goldens is not None else {}
     room = _room()
     batch: list[int] = []
     size = 0
@@ -98,21 +88,6 @@ def _room() -> float:
     from accuracy_core.goldens.memory import free_bytes
 
     return free_bytes() * _MEMORY_SHARE
-
-
-def _forced(ctx: PluginContext, errors: dict[int, str]) -> dict[int, list[int]]:
-    """Greedy tokens of the goldens that are there; empty where the references still have to decode."""
-    from accuracy_core.prompts.plugins.kv_references import forced_tokens
-
-    tokens: dict[int, list[int]] = {}
-    if ctx.goldens is None:
-        return tokens
-    for position in range(len(ctx.prompts)):
-        try:
-            tokens[position] = forced_tokens(ctx, position)
-        except (AssayError, KeyError, IndexError) as error:
-            errors[position] = error.message if isinstance(error, AssayError) else repr(error)
-    return tokens
 
 
 def _compute(
