@@ -17,8 +17,9 @@ from accuracy_core.calibration.dtype_noise import DtypeNoise, dtype_noise
 from accuracy_core.calibration.envelope import CleanEnvelope, clean_envelope
 from accuracy_core.calibration.material import Inputs, Source, forward_rows
 from accuracy_core.calibration.metric_choice import metric_choice
+from accuracy_core.calibration.output_floor import DELTAS, measure_floor
 from accuracy_core.calibration.quantisation import quantisation_noise
-from accuracy_core.calibration.random_model import soundness
+from accuracy_core.calibration.random_model import MOST_GROWTH, MOST_TRAINED_GROWTH, soundness
 from accuracy_core.calibration.relative_error import per_seed_errors
 from accuracy_core.calibration.seed_stability import FIRST, SeedStability, seed_stability
 from accuracy_core.calibration.span_audit import span_audit
@@ -34,7 +35,10 @@ NARROW = ("bfloat16", "float16")
 SEEDS, QUICK_SEEDS = 80, 20
 #: tensors whose span is written down
 SPANS = 8
-Progress = Callable[[str], None]
+#: what is measured, in this order
+STEPS = ("determinism", "dtype noise", "clean envelope", "discrimination", "quantisation", "spans and floor")
+#: called with (steps done, steps in all, the one that begins)
+Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -58,9 +62,9 @@ def calibrate(
     *,
     versions: dict[str, str],
     quantise: bool = True,
-    progress: Progress = lambda what: None,
+    progress: Progress = lambda done, total, what: None,
 ) -> Calibration:
-    """Every measurement of one subject, on one thread.
+    """Every measurement of one subject, on one thread; `quantise` False leaves the FP8 weights out.
 
     Raises ConfigurationError for fewer than 20 seeds, a dtype that is not narrower than FP32, or a model whose
     activations diverge (naming the layer).
@@ -82,27 +86,35 @@ def _measure(
 ) -> Calibration:
     dtype, rows = getattr(torch, subject.dtype), inputs.rows
     ids = inputs.ids(subject.source.settings.vocab_size)
-    progress("determinism")
+
+    def begin(step: str) -> None:
+        progress(STEPS.index(step), len(STEPS), step)
+
+    fp32 = subject.source.build(torch.float32)
+    most_growth = MOST_GROWTH if subject.source.checkpoint is None else MOST_TRAINED_GROWTH
+    sound = soundness(fp32, ids[:4], most_growth=most_growth)  # first: nothing can be measured on a model that diverges
+    begin("determinism")
     determinism = determinism_floor(subject.source, dtype, ids[:4], rows)
-    fp32, narrow = subject.source.build(torch.float32), subject.source.build(dtype)
-    sound = soundness(fp32, ids[:4])
-    progress("dtype noise")
+    narrow = subject.source.build(dtype)
+    begin("dtype noise")
     noise = dtype_noise(fp32, narrow, ids, rows)
     reference = forward_rows(fp32, ids, rows)
-    progress("clean envelope")
+    begin("clean envelope")
     variants = {name: variant.run(narrow, ids, rows) for name, variant in VARIANTS.items()}
     envelope = clean_envelope(reference, variants, subject.dtype)
     errors = {name: _deepest(noise, name).errors["all"] for name in VARIANTS}
     allowed = tolerance(determinism.floor, errors)
-    progress("seeds, quantisation, spans")
+    begin("discrimination")
     worst = max(errors, key=errors.__getitem__)
     stability = seed_stability(per_seed_errors(variants[worst], reference), allowed)
     discriminated = measure_discrimination(narrow, ids[:8], rows, reference[:8], errors, allowed)
+    begin("quantisation")
     quantisation = (
         quantisation_noise(fp32, narrow, torch.cat(reference), lambda model: torch.cat(forward_rows(model, ids, rows)))
         if quantise
         else None
     )
+    begin("spans and floor")
     spans = {name: span_audit(parameter) for name, parameter in fp32.named_parameters() if parameter.ndim == 2}
     chosen = dict(sorted(spans.items(), key=lambda item: -item[1].energy_top)[:SPANS])
     return Calibration(
@@ -123,6 +135,7 @@ def _measure(
         envelope=envelope,
         quantisation=quantisation,
         spans=chosen,
+        output_floor=[measure_floor(delta) for delta in DELTAS],
         relative_tolerance=allowed,
         discrimination=discriminated,
         tolerances=tolerances_from(envelope, determinism.floor, subject, inputs),
@@ -146,7 +159,7 @@ def tolerances_from(envelope: CleanEnvelope, floor: float, subject: Subject, inp
     )
     origin = (
         f"calibrated: {subject.name} in {subject.dtype} on {device_name()}, {inputs.seeds} seeds, "
-        f"{len(envelope.variants) + 1} variants"
+        f"{len(envelope.by_variant) + 1} variants"
     )
     provenance: dict[str, Any] = {
         **shipped.provenance,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -26,9 +27,19 @@ class _Run:
     kl: float
     topk: dict[str, float]
 
-    def beyond(self, other: CleanEnvelope) -> bool:
-        pairs = ((self.l2_ratio, other.l2_ratio), (self.linf_ratio, other.linf_ratio), (self.kl, other.kl))
-        return any(figure > ENVELOPE_MARGIN * limit for figure, limit in pairs)
+    def beyond(self, other: CleanEnvelope) -> list[str]:
+        """Figures of this run that leave the envelope."""
+        names = ("l2_ratio", "linf_ratio", "kl")
+        return [name for name in names if getattr(self, name) > ENVELOPE_MARGIN * getattr(other, name)]
+
+
+class VariantReach(Part):
+    """Largest figures of one variant's runs, those that limits are fitted on and the held-out ones; smallest BC."""
+
+    l2_ratio: float
+    linf_ratio: float
+    kl: float
+    bc: float
 
 
 class CleanEnvelope(Part):
@@ -40,7 +51,7 @@ class CleanEnvelope(Part):
     kl: float
     least_bc: float
     topk_error: dict[str, float] = Field(description="largest static error of a row, per k of the tolerance map")
-    variants: list[str]
+    by_variant: dict[str, VariantReach]
     fitted_runs: int
     held_out_runs: int
     held_out_beyond: int = Field(description="held-out runs with any figure beyond margin x the fitted maximum")
@@ -60,34 +71,46 @@ def clean_envelope(fp32_rows: Rows, variants: Mapping[str, Rows], dtype: str, *,
             f"{seeds} seeds and {len(others)} variants beside {base!r} make no envelope",
             fix="use at least four seeds and two variants",
         )
-    runs = [
-        [_figures(fp32_rows[seed], variants[base][seed], variants[name][seed], dtype) for seed in range(seeds)]
+    runs = {
+        name: [_figures(fp32_rows[seed], variants[base][seed], variants[name][seed], dtype) for seed in range(seeds)]
         for name in others
-    ]
-    fit = [run for of_variant in runs for run in of_variant[::2]]
-    held = [run for of_variant in runs for run in of_variant[1::2]]
+    }
+    fit = [run for of_variant in runs.values() for run in of_variant[::2]]
+    held = [run for of_variant in runs.values() for run in of_variant[1::2]]
+    reach = {
+        name: VariantReach(
+            l2_ratio=max(run.l2_ratio for run in own),
+            linf_ratio=max(run.linf_ratio for run in own),
+            kl=max(run.kl for run in own),
+            bc=_bc(fp32_rows, variants[base], variants[name]),
+        )
+        for name, own in runs.items()
+    }
     found = CleanEnvelope(
         l2_ratio=max(run.l2_ratio for run in fit),
         linf_ratio=max(run.linf_ratio for run in fit),
         kl=max(run.kl for run in fit),
-        least_bc=min(_bc(fp32_rows, variants[base], variants[name]) for name in others),
+        least_bc=min(one.bc for one in reach.values()),
         topk_error={key: max(run.topk[key] for run in fit) for key in fit[0].topk},
-        variants=others,
+        by_variant=reach,
         fitted_runs=len(fit),
         held_out_runs=len(held),
         held_out_beyond=0,
         margin=ENVELOPE_MARGIN,
         bound="",
     )
-    beyond = sum(run.beyond(found) for run in held)
-    return found.model_copy(update={"held_out_beyond": beyond, "bound": _rule_of_three(len(held), beyond)})
+    beyond = [names for run in held if (names := run.beyond(found))]
+    return found.model_copy(update={"held_out_beyond": len(beyond), "bound": _bound(len(held), beyond)})
 
 
-def _rule_of_three(runs: int, alarms: int) -> str:
-    """95 % upper bound of a rate after `alarms` in `runs` (Hanley & Lippman-Hand 1983 for none: 3/n)."""
-    if alarms == 0:
-        return f"no alarm in {runs} runs: the rate is below {min(1.0, 3 / runs):.0%} with 95 % confidence, no less"
-    return f"{alarms} alarms in {runs} runs"
+def _bound(runs: int, beyond: list[list[str]]) -> str:
+    """What runs without an alarm can say (Hanley & Lippman-Hand 1983: the 95 % upper bound of the rate is 3/n), or in
+    which figures there were some."""
+    if not beyond:
+        return f"no alarm in {runs} runs: the rate is below {min(1.0, 3 / runs):.1%} with 95 % confidence, no less"
+    counts = Counter(name for names in beyond for name in names)
+    told = ", ".join(f"{name} {count}" for name, count in counts.items())
+    return f"{len(beyond)} alarms in {runs} runs ({told})"
 
 
 def _figures(fp32: torch.Tensor, base: torch.Tensor, target: torch.Tensor, dtype: str) -> _Run:

@@ -24,33 +24,36 @@ Ids = list[int]
 class Inputs:
     """Seeded prompts: `tokens` ids each, of which the last `rows` positions' logits are compared.
 
-    A trained model is measured on windows of `corpus`, ids of texts that it was made for: on random ids it is far from
-    anything that it learnt, and single seeds are off by ten times the noise of the others. A random model has no such
-    texts; its ids are random.
+    A trained model is measured on some of `prompts`, texts that it was made for: on random ids it is far from anything
+    that it learnt, and single seeds are off by ten times the noise of the others. A random model has no such texts; its
+    ids are random.
+
+    Raises ConfigurationError when rows, tokens and prompts do not fit together.
     """
 
     seeds: int
     tokens: int = 24
     rows: int = 12
-    corpus: tuple[int, ...] = ()
+    prompts: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.rows <= self.tokens:
             raise ConfigurationError(f"{self.rows} rows cannot be taken of {self.tokens} tokens")
-        if self.corpus and len(self.corpus) < self.tokens + self.seeds:
+        if any(len(prompt) != self.tokens for prompt in self.prompts):
+            raise ConfigurationError(f"every prompt must have {self.tokens} tokens, for they are also run as one batch")
+        if self.prompts and len(self.prompts) < self.seeds:
             raise ConfigurationError(
-                f"the texts have {len(self.corpus)} tokens, too few for {self.seeds} windows of {self.tokens}",
-                fix="give longer texts, or fewer seeds",
+                f"the texts give {len(self.prompts)} prompts of {self.tokens} tokens, {self.seeds} seeds are wanted",
+                fix="give more texts, or fewer seeds",
             )
 
     def ids(self, vocab_size: int) -> list[Ids]:
         """One prompt per seed, each another one."""
-        drawn = [torch.Generator().manual_seed(seed) for seed in range(self.seeds)]
-        if not self.corpus:
+        if not self.prompts:
+            drawn = [torch.Generator().manual_seed(seed) for seed in range(self.seeds)]
             return [torch.randint(vocab_size, (self.tokens,), generator=draw).tolist() for draw in drawn]
-        last = len(self.corpus) - self.tokens
-        starts = torch.randperm(last + 1, generator=torch.Generator().manual_seed(0))[: self.seeds].tolist()
-        return [list(self.corpus[start : start + self.tokens]) for start in starts]
+        chosen = torch.randperm(len(self.prompts), generator=torch.Generator().manual_seed(0))[: self.seeds]
+        return [list(self.prompts[number]) for number in chosen.tolist()]
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 
 from accuracy_core.calibration.relative_error import relative_error
+from accuracy_core.schemas.base import Part
 
 #: unit in the last place of bfloat16, relative to a value of 1
 ULP_BF16 = 2.0**-7
 
 
-@dataclass(frozen=True)
-class OutputFloor:
+#: disagreements in FP32 that the floor is measured at
+DELTAS = (1e-6, 1e-5, 1e-4, 1e-3)
+
+
+class OutputFloor(Part):
     """`delta`: their relative disagreement in FP32; `measured` and `predicted`: after rounding to bfloat16."""
 
     delta: float
@@ -36,4 +39,6 @@ def measure_floor(delta: float, *, elements: int = 200_000, seed: int = 0) -> Ou
     first = torch.randn(elements, generator=generator, dtype=torch.float64)
     second = first * (1 + delta * torch.randn(elements, generator=generator, dtype=torch.float64))
     measured = relative_error(second.to(torch.bfloat16).double()[None], first.to(torch.bfloat16).double()[None])
-    return OutputFloor(relative_error(second[None], first[None]), measured, predicted_floor(delta))
+    return OutputFloor(
+        delta=relative_error(second[None], first[None]), measured=measured, predicted=predicted_floor(delta)
+    )

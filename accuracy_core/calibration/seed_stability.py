@@ -25,6 +25,7 @@ class SeedStability(Part):
     most_of_first: float = Field(description="largest error of the first 20 seeds")
     tail_grows: bool = Field(description="later seeds exceed the first 20 by more than a tenth")
     headroom: float = Field(description="tolerance over the worst seed's error; infinite for exact ones")
+    errors: list[float] = Field(description="one for each seed, in order")
 
 
 def seed_stability(errors: Sequence[float], allowed: float) -> SeedStability:
@@ -47,4 +48,5 @@ def seed_stability(errors: Sequence[float], allowed: float) -> SeedStability:
         most_of_first=first,
         tail_grows=most > 1.1 * first,
         headroom=math.inf if exact else allowed / most,
+        errors=list(errors),
     )

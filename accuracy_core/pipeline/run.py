@@ -11,6 +11,7 @@ from pydantic import Field
 
 from accuracy_core.errors import ConfigurationError, NotMeasuredError
 from accuracy_core.pipeline.defaults import EMBEDDED, default_thresholds
+from accuracy_core.pipeline.limits import limits_for
 from accuracy_core.pipeline.mirror import synchronised, working_dir
 from accuracy_core.pipeline.versions import versions
 from accuracy_core.schemas import EngineSpec, RunDir, RunParameters, Schema
@@ -62,9 +63,9 @@ def resolve_run(parameters: RunParameters, *, engine_here: bool = True) -> Run:
     `engine_here` False leaves out what only the host of the engine can tell: its cores, its interpreter, its ports.
 
     Raises ConfigurationError for: a missing model or one without a tokenizer, a prompt that is too long, an unknown
-    task, a threshold on a metric that does not exist, results that are not there, an unknown plugin or fault, no engine
-    interpreter, a port that is taken, an output directory that cannot be written, a stage whose input is missing, a
-    directory that holds stages of another target.
+    task, a threshold on a metric that does not exist, results that are not there, an unknown plugin or fault, a
+    calibration of another target, no engine interpreter, a port that is taken, an output directory that cannot be
+    written, a stage whose input is missing, a directory that holds stages of another target.
     """
     from accuracy_core.models import model_fingerprint, resolve_model
 
@@ -73,7 +74,6 @@ def resolve_run(parameters: RunParameters, *, engine_here: bool = True) -> Run:
     if parameters.engine.model == EMBEDDED and own and not parameters.thresholds:
         parameters = parameters.model_copy(update={"thresholds": default_thresholds(parameters.evaluation)})
     _check_plugins(parameters)
-    _check_tolerances(parameters)
     if engine_here:
         _check_engine(parameters)
     _check_prompts(parameters, model_path)
@@ -81,13 +81,14 @@ def resolve_run(parameters: RunParameters, *, engine_here: bool = True) -> Run:
     if "evaluate" in parameters.stages and parameters.evaluation.results is None:
         _check_evaluation(parameters, engine_here)
     _check_results(parameters)
+    content = model_fingerprint(model_path)
+    limits_for(parameters.prompt_analysis, parameters.engine, content, engine_here=engine_here)
     parameters = with_output_dir(parameters)
     location = parameters.output_dir or ""
     RunDir.at(location).create()
     with synchronised(location):
         run_dir = working_dir(location)
     _check_earlier_stages(parameters, run_dir)
-    content = model_fingerprint(model_path)
     run = Run(
         parameters=parameters,
         model_path=model_path,
@@ -105,7 +106,8 @@ def record(run: Run) -> None:
 
     Their records would be taken for this run's when it ends early, and whose is newer no clock can tell.
     """
-    stages = [*run.parameters.stages, *(["goldens"] if "prompt_analysis" in run.parameters.stages else [])]
+    parts = {"prompt_analysis": "goldens", "preflight": "preflight_requests"}
+    stages = [*run.parameters.stages, *(part for stage, part in parts.items() if stage in run.parameters.stages)]
     with synchronised(run.parameters.output_dir):
         for stage in stages:
             (run.run_dir.stages / f"{stage}.json").unlink(missing_ok=True)
@@ -128,13 +130,6 @@ def _check_plugins(parameters: RunParameters) -> None:
         raise ConfigurationError(
             f"unknown prompt plugin: {', '.join(unknown)}", fix=f"known plugins: {', '.join(sorted(PLUGIN_REGISTRY))}"
         )
-
-
-def _check_tolerances(parameters: RunParameters) -> None:
-    if parameters.prompt_analysis.tolerances is not None:
-        from accuracy_core.schemas import Tolerances
-
-        Tolerances.load(Path(parameters.prompt_analysis.tolerances))
 
 
 def _check_prompts(parameters: RunParameters, model_path: str) -> None:

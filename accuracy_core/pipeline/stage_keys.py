@@ -12,10 +12,11 @@ from accuracy_core.models.digests import file_digest
 from accuracy_core.paths import cache_root
 from accuracy_core.pipeline.evaluation import results_location
 from accuracy_core.pipeline.identity import code_identity, engine_identity
+from accuracy_core.pipeline.limits import limits_for
 from accuracy_core.pipeline.prompt_stage import choose_prompts
 from accuracy_core.pipeline.run import Run
 from accuracy_core.prompts.tokens import load_tokenizer
-from accuracy_core.schemas import Tolerances, fingerprint
+from accuracy_core.schemas import fingerprint
 
 #: raised when the meaning of a stage's files changes
 _VERSION = 1
@@ -58,7 +59,7 @@ def prompt_analysis_key(run: Run) -> str:
     Raises ConfigurationError for prompts that cannot be replayed.
     """
     parameters = run.parameters.prompt_analysis
-    tolerances = Tolerances.load(Path(parameters.tolerances)) if parameters.tolerances else None
+    limits = limits_for(parameters, run.parameters.engine, run.model_fingerprint)
     prompts, _ = choose_prompts(run, _TokenizerWhenNeeded(run))
     return _key(
         "prompt_analysis",
@@ -67,7 +68,7 @@ def prompt_analysis_key(run: Run) -> str:
         prompts=prompts.model_dump(mode="json"),
         parameters=parameters.model_dump(mode="json", exclude=_PROMPTS_WITHOUT),
         plugins=_plugin_digests(parameters.plugins),
-        tolerances=tolerances.to_json() if tolerances is not None else "default",  # the default is part of our code
+        tolerances=limits.tolerances.to_json() if limits is not None else "default",  # the default is part of our code
     )
 
 

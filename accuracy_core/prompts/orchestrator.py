@@ -164,12 +164,13 @@ def run_plugins(
     triage: bool = True,
     modules: Sequence[str] = (),
     goldens_dir: str | Path | None = None,
+    findings: Sequence[Finding] = (),
     progress: PromptProgress = no_progress,
 ) -> PromptAnalysisResult:
     """The part that needs the device: run `plugins` over prompts numbered by `claim_directory`, write the summary.
 
     `golden_error` says why there are no goldens; the plugins that need them are recorded as not measured. `triage` and
-    `modules` as in `run_prompt_analysis`.
+    `modules` as in `run_prompt_analysis`. `findings` are about the set-up and go into the summary as they are.
     """
     ctx = PluginContext(
         checkpoint=spec.model,
@@ -194,11 +195,11 @@ def run_plugins(
         )
     for plugin in own:
         run_alone(plugin, ctx, work)
-    return _finish(prepared, spec, run_dir, work, tokenizer)
+    return _finish(prepared, spec, run_dir, work, findings)
 
 
 def _finish(
-    prepared: PreparedPrompts, spec: EngineSpec, run_dir: RunDir, work: Work, tokenizer: Any
+    prepared: PreparedPrompts, spec: EngineSpec, run_dir: RunDir, work: Work, given: Sequence[Finding]
 ) -> PromptAnalysisResult:
     found = work.found or find_culprit(run_dir, work, spec)
     manifest = run_dir.read(run_dir.prompt_analysis / "prompts.json", PreparedPrompts)
@@ -209,7 +210,7 @@ def _finish(
         manifest,
         culprit=found.culprit,
         phase=found.phase,
-        findings=_findings(prepared, work),
+        findings=[*given, *_findings(prepared, work)],
         engine=work.engine,
         log_tail=work.log_tail,
         escalation=work.escalation,

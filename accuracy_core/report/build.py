@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import html
 import logging
 import os
@@ -22,6 +20,7 @@ from accuracy_core.prompts.triage import phase_text
 from accuracy_core.report.concluding import conclude_from_files
 from accuracy_core.report.document import ReportDocument, StageSummary, prompt_summaries
 from accuracy_core.report.evidence import EvidenceDir, RunEvidence, taken_branch, with_evidence
+from accuracy_core.report.inline import content_policy, inline
 from accuracy_core.report.junit import write_junit
 from accuracy_core.report.registry import REPORT_SECTIONS
 from accuracy_core.report.rendering import TEMPLATES, render, without_surrogates
@@ -177,23 +176,10 @@ def _assets() -> dict[str, Any]:
     """Style, scripts and the content security policy that allows exactly these scripts and no network."""
     from plotly.offline import get_plotlyjs
 
-    plotly = _inline(get_plotlyjs())
+    plotly = inline(get_plotlyjs())
     scripts = [(TEMPLATES / name).read_text(encoding="utf-8") for name in SCRIPTS]
-    script = _inline("\n".join([*scripts, kv_script()]))
-    policy = (
-        f"default-src 'none'; script-src '{_sha256(script)}' '{_sha256(plotly)}'; style-src 'unsafe-inline'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
-    style = _inline((TEMPLATES / "report.css").read_text(encoding="utf-8") + kv_style())
+    script = inline("\n".join([*scripts, kv_script()]))
+    policy = content_policy(script, plotly)
+    style = inline((TEMPLATES / "report.css").read_text(encoding="utf-8") + kv_style())
     # our own files, not input: they are inserted as they are
     return {"plotly": Markup(plotly), "script": Markup(script), "style": Markup(style), "policy": policy}
-
-
-def _inline(text: str) -> str:
-    """Text that can stand inside a script or style element: the parser would end it at a closing tag."""
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return text.replace("</script", "<\\/script").replace("<!--", "<\\!--")
-
-
-def _sha256(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

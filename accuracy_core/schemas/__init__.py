@@ -13,7 +13,7 @@ from accuracy_core.schemas.prompt_result import GuardHit, Phase, PromptResult, R
 from accuracy_core.schemas.replay import CaptureSpec, Replacement, ReplayRequest, ReplayResult, SnapshotSpec
 from accuracy_core.schemas.report_section import ReportSection, Tab
 from accuracy_core.schemas.run_dir import RunDir, write_text
-from accuracy_core.schemas.run_parameters import EvalParameters, PromptParameters, RunParameters
+from accuracy_core.schemas.run_parameters import EvalParameters, PreflightParameters, PromptParameters, RunParameters
 from accuracy_core.schemas.stage_record import StageRecord
 from accuracy_core.schemas.task_status import (
     PairedTest,
@@ -35,8 +35,8 @@ __all__ = [
     "Aggregate", "CallSnapshot", "CaptureSpec", "ComparisonSummary", "Culprit", "DeviatedPrompt", "DeviatedPrompts",
     "DivergentModule", "EngineSpec", "Escalation", "EvalParameters", "FaultSpec", "Finding", "GuardHit", "Guards",
     "KvHeadMetrics", "KvPattern", "KvPlace", "KvResult", "ModuleMetrics", "PairedTest", "Part", "Phase", "Platform",
-    "PluginStatus", "PromptAnalysisStatus", "PromptParameters", "PromptResult", "Replacement", "ReplacementTrial",
-    "ReplayRequest", "ReplayResult", "ReportSection", "ResultsSummary", "RouteResult", "RowMetrics", "RunDir",
-    "RunParameters", "SampleRecord", "Schema", "ScoreRow", "Severity", "SnapshotSpec", "StageRecord", "Tab",
+    "PluginStatus", "PreflightParameters", "PromptAnalysisStatus", "PromptParameters", "PromptResult", "Replacement",
+    "ReplacementTrial", "ReplayRequest", "ReplayResult", "ReportSection", "ResultsSummary", "RouteResult", "RowMetrics",
+    "RunDir", "RunParameters", "SampleRecord", "Schema", "ScoreRow", "Severity", "SnapshotSpec", "StageRecord", "Tab",
     "TaskStatus", "TensorCompareResult", "ThresholdResult", "Tolerances", "canonical_json", "fingerprint", "write_text",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from pydantic import Field, JsonValue, model_validator
 from accuracy_core.schemas.base import Part, Schema
 from accuracy_core.schemas.engine_spec import EngineSpec
 
-Stage = Literal["evaluate", "task_analysis", "prompt_analysis", "report"]
+Stage = Literal["preflight", "evaluate", "task_analysis", "prompt_analysis", "report"]
 ThresholdSpec = float | dict[str, float]
 
 
@@ -28,6 +28,15 @@ class EvalParameters(Part):
     seed: int = 1234
     results: str | None = Field(None, description="analyse this existing lm-eval output instead of running one")
     reference_results: str | None = Field(None, description="lm-eval output of a trusted run, for paired tests")
+
+
+class PreflightParameters(Part):
+    """The checks of the set-up."""
+
+    accept: list[str] = Field(
+        default_factory=list,
+        description="checks whose errors are meant so: they are shown as warnings and do not stop the run",
+    )
 
 
 class PromptParameters(Part):
@@ -50,7 +59,12 @@ class PromptParameters(Part):
     output_length: int = Field(16, ge=1, le=4096, description="tokens replayed per prompt")
     prompts: list[str] | None = Field(None, description="analyse these texts instead of deviated prompts")
     curated: bool = Field(False, description="analyse the curated prompts instead of deviated ones")
-    tolerances: str | None = Field(None, description="tolerances.toml or calibration.json to use")
+    tolerances: str | None = Field(
+        None, description="limits to judge by: tolerances.toml, or a calibration.json of this model, dtype and device"
+    )
+    force_calibration: bool = Field(
+        False, description="use a calibration of another model, dtype or device all the same; the report says so"
+    )
 
 
 class RunParameters(Schema):
@@ -60,6 +74,7 @@ class RunParameters(Schema):
     thresholds: dict[str, ThresholdSpec] = Field(
         default_factory=dict, description="`metric,filter` or `task/metric,filter` -> minimum, or a rule"
     )
+    preflight: PreflightParameters = Field(default_factory=PreflightParameters)
     evaluation: EvalParameters = Field(default_factory=EvalParameters)
     prompt_analysis: PromptParameters = Field(default_factory=PromptParameters)
     output_dir: str | None = Field(

@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from accuracy_core.outcome import ExitCode
+from flows.cli.calibrate import calibrate
 from flows.cli.cores import cores
 from flows.cli.doctor import doctor
 from flows.cli.goldens import goldens
@@ -54,6 +55,7 @@ app.command()(cores)
 app.command()(trigger)
 app.command()(up)
 app.add_typer(goldens, name="goldens")
+app.add_typer(calibrate, name="calibrate")
 
 
 def main() -> None:

@@ -45,6 +45,15 @@ def run(
             help="modules for tensor_compare: `model.layers.0-31`, a name, a regular expression; may be repeated"
         ),
     ] = None,
+    calibration: Annotated[
+        str | None, typer.Option(help="judge by this calibration.json or tolerances.toml instead of the shipped limits")
+    ] = None,
+    force_calibration: Annotated[
+        bool | None,
+        typer.Option(
+            "--force-calibration", help="use a calibration of another model, dtype or device; the report says so"
+        ),
+    ] = None,
     triage: Annotated[
         bool | None,
         typer.Option("--triage/--no-triage", help="when logits fail, find the module and prove it (default)"),
@@ -60,6 +69,9 @@ def run(
     stage: Annotated[Many | None, typer.Option(help="run only these stages; may be repeated")] = None,
     refresh: Annotated[
         Many | None, typer.Option(help="compute this stage again, use no earlier run's result; may be repeated")
+    ] = None,
+    accept: Annotated[
+        Many | None, typer.Option(help="preflight check whose errors are meant so; may be repeated")
     ] = None,
     port: Annotated[int | None, typer.Option(help="port of the server")] = None,
     config: Annotated[Path | None, typer.Option(help="YAML or JSON file of parameters; options override it")] = None,
@@ -81,13 +93,14 @@ def run(
                     engine_args=parse_pairs(engine_arg or [], "--engine-arg"),
                     fault={"name": fault} if fault else None,
                 ),
+                "preflight": _given(accept=accept),
                 "evaluation": _given(
                     tasks=task, limit=limit, include_path=include_path, chat=chat, results=results,
                     reference_results=reference_results,
                 ),
                 "prompt_analysis": _given(
                     max_prompts=max_prompts, output_length=output_length, prompts=prompt, plugins=plugin,
-                    modules=module, triage=triage,
+                    modules=module, triage=triage, tolerances=calibration, force_calibration=force_calibration,
                 ),
                 "thresholds": parse_pairs(threshold or [], "--threshold"),
                 "stages": stage,
