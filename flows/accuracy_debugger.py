@@ -1,4 +1,4 @@
-"""The main flow: evaluate, stop the server, task analysis, references, prompt analysis, report.
+"""The main flow: preflight, evaluate, stop the server, task analysis, references, prompt analysis, report.
 
 `python -m flows.accuracy_debugger` runs it on the embedded model with no Prefect server at hand.
 """
@@ -16,6 +16,7 @@ from accuracy_core.errors import AssayError, InfrastructureError, NotMeasuredErr
 from accuracy_core.pipeline.claim import claimed
 from accuracy_core.pipeline.earlier import earlier_analysis, earlier_task_status
 from accuracy_core.pipeline.handover import take_failure
+from accuracy_core.pipeline.preflight_stage import earlier_preflight
 from accuracy_core.pipeline.run import Run, record, resolve_run, with_output_dir
 from accuracy_core.prompts.conclusion import Conclusion, conclude
 from accuracy_core.schemas import PromptAnalysisStatus, RunDir, RunParameters, TaskStatus
@@ -32,6 +33,7 @@ from flows.stage_flow import log_failure
 from flows.states import state_of
 from tasks.evaluation import obtain_evaluation
 from tasks.opaque import opaque
+from tasks.preflight import require_right_requests, require_right_setup
 from tasks.prompt_analysis import goldens_task, obtain_analysis
 from tasks.report import report_task
 from tasks.task_analysis import obtain_task_status
@@ -75,6 +77,7 @@ def _debug(run: Run, placement: Placement) -> Conclusion:
     task_status: TaskStatus | None = None
     analysis: PromptAnalysisStatus | None = None
     try:
+        require_right_setup(run)
         if "task_analysis" not in stages:
             task_status = earlier_task_status(run)
         if "prompt_analysis" not in stages:
@@ -85,6 +88,7 @@ def _debug(run: Run, placement: Placement) -> Conclusion:
             _on_device(run, device_eval, placement)
         if "task_analysis" in stages:
             task_status = obtain_task_status(run)
+            require_right_requests(run)
         if "prompt_analysis" in stages:
             analysis = obtain_analysis(run, None)
             if analysis is None:
@@ -94,7 +98,8 @@ def _debug(run: Run, placement: Placement) -> Conclusion:
                     goldens_task(opaque(run))
                 _on_device(run, device_prompt, placement)
                 analysis = earlier_analysis(run)
-        conclusion = conclude(task_status, analysis, skipped=_left_out(run, task_status, analysis))
+        skipped = _left_out(run, task_status, analysis)
+        conclusion = conclude(task_status, analysis, skipped=skipped, preflight=earlier_preflight(run))
     except AssayError as error:
         log_failure(error)
         conclusion = conclude(task_status, analysis, error=error)

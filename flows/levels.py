@@ -39,7 +39,7 @@ def _curated(parameters: RunParameters) -> RunParameters:
     prompts = parameters.prompt_analysis
     return parameters.model_copy(
         update={
-            "stages": ["prompt_analysis", "report"],
+            "stages": ["preflight", "prompt_analysis", "report"],
             "prompt_analysis": prompts.model_copy(update={"curated": prompts.prompts is None}),
         }
     )

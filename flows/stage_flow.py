@@ -18,21 +18,24 @@ from accuracy_core.prompts.conclusion import conclude_error
 from accuracy_core.schemas import RunDir, RunParameters
 from flows.run_root import with_run_directory
 from flows.states import state_of
+from tasks.preflight import require_right_setup
 
 
 def run_as_stage(parameters: RunParameters, stages: list[Any], body: Callable[[Run], State[Any]]) -> State[Any]:
     """Check `parameters`, narrowed to `stages`, on this host; run `body`; turn errors into states.
 
     The parent of a stage has claimed the run directory and written the parameters down; a stage that was triggered
-    alone does so itself.
+    alone does so itself, and makes its own preflight.
     """
-    parameters = with_run_directory(parameters.model_copy(update={"stages": stages}))
+    alone: list[Any] = ["preflight"] if is_alone() and "preflight" in parameters.stages else []
+    parameters = with_run_directory(parameters.model_copy(update={"stages": alone + stages}))
     try:
         run = resolve_run(parameters)
         with contextlib.ExitStack() as stack:
             if is_alone():
                 stack.enter_context(claimed(run.run_dir))
                 record(run)
+                require_right_setup(run)
             return body(run)
     except AssayError as error:
         log_failure(error)

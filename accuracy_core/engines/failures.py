@@ -6,12 +6,12 @@ from accuracy_core.engines.logs import FIXES, FailureKind, classify
 from accuracy_core.errors import AssayError, EngineArgumentError, EngineStartError
 
 #: kinds that are the user's to correct
-_CONFIGURATION = (FailureKind.ARGUMENT, FailureKind.MODEL, FailureKind.PORT, FailureKind.FAULT)
+_CONFIGURATION = (FailureKind.ARGUMENT, FailureKind.MODEL, FailureKind.WEIGHTS, FailureKind.PORT, FailureKind.FAULT)
 
 
 def start_error(message: str, log_tail: str, *, kind: FailureKind | None = None) -> AssayError:
-    """EngineArgumentError when the log (or `kind`) says that argument, model, port or fault are wrong, else
-    EngineStartError.
+    """EngineArgumentError when the log (or `kind`) says that argument, model, weights, port or fault are
+    wrong, else EngineStartError.
 
     Running out of memory is not provably the configuration's fault, others may hold it: EngineStartError, with advice.
     """

@@ -15,6 +15,7 @@ class FailureKind(StrEnum):
 
     ARGUMENT = "argument"
     MODEL = "model"
+    WEIGHTS = "weights"
     PORT = "port"
     MEMORY = "memory"
     FAULT = "fault"
@@ -38,6 +39,12 @@ _SIGNS: tuple[tuple[FailureKind, str], ...] = (
         r"|Unrecognized model in|model type .* but Transformers does not recognize|are not supported for now"
         r"|Cannot find any model weights|HeaderTooLarge|SafetensorError|Invalid repository ID"
         r"|LocalEntryNotFoundError|cannot find the requested files",
+    ),
+    (
+        FailureKind.WEIGHTS,
+        r"weights were not initialized from\s+checkpoint|There is no module or parameter named"
+        r"|Attempted to load weight .* into parameter|KeyError: '(?:model\.)?layers\.\d+\."
+        r"|Error\(s\) in loading state_dict",
     ),
     (
         FailureKind.ARGUMENT,
@@ -73,6 +80,8 @@ def classify(text: str) -> FailureKind:
 FIXES = {
     FailureKind.ARGUMENT: "correct the engine argument named in the log; `engine_args` takes vLLM's names",
     FailureKind.MODEL: "check the model: a complete Hugging Face folder, or an id that can be reached",
+    FailureKind.WEIGHTS: "download the checkpoint again, all shards of it, and check that config.json (architectures, "
+    "tie_word_embeddings, quantization_config) is of the same revision as the weights",
     FailureKind.PORT: "choose another port, or leave it out for a free one",
     FailureKind.MEMORY: "lower max_model_len, max_num_seqs or kv_cache_memory_bytes, or free memory on the device",
     FailureKind.FAULT: "choose another layer, or a fault that this engine can take",

@@ -14,6 +14,7 @@ from accuracy_core.engines.environment import engine_environment
 from accuracy_core.engines.failures import start_error
 from accuracy_core.engines.injected import injected_fault
 from accuracy_core.engines.interpreter import check_interpreter, find_interpreter
+from accuracy_core.engines.load_report import load_report_environment
 from accuracy_core.engines.logs import FailureKind, log_tail
 from accuracy_core.engines.messages import message, result
 from accuracy_core.engines.protocol import Capabilities, Progress
@@ -80,6 +81,7 @@ class OfflineVllmEngine:
             environment = engine_environment(spec, lease, python=python, scratch=self.scratch, model=model)
             environment.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
             self.log_path.parent.mkdir(parents=True, exist_ok=True)
+            environment |= load_report_environment(self.log_path)
             with self.log_path.open("wb") as log:
                 self._process = start_supervised(
                     [str(python), "-m", "assay_inside.worker"],

@@ -17,6 +17,7 @@ from accuracy_core.engines.environment import engine_environment
 from accuracy_core.engines.failures import start_error
 from accuracy_core.engines.injected import injected_fault
 from accuracy_core.engines.interpreter import check_interpreter, find_interpreter
+from accuracy_core.engines.load_report import load_report_environment
 from accuracy_core.engines.logs import FIXES, FailureKind, classify, log_tail
 from accuracy_core.engines.scratch import Scratch
 from accuracy_core.engines.supervised import DEFAULT_GRACE_S, SupervisedProcess, start_supervised
@@ -177,6 +178,7 @@ def _launch(
         folder = own_scratch.path if own_scratch is not None else Path(scratch or ".").absolute()
         environment = engine_environment(spec, lease, python=python, scratch=folder, model=model)
         log_path.parent.mkdir(parents=True, exist_ok=True)
+        environment |= load_report_environment(log_path)
         with log_path.open("wb") as log:
             process = start_supervised(
                 command,

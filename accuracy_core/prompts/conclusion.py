@@ -10,6 +10,7 @@ from pydantic import Field
 from accuracy_core.errors import AssayError
 from accuracy_core.outcome import Banner, ExitCode, Outcome, Verdict, banner, exit_code
 from accuracy_core.prompts import conclusion_text as wording
+from accuracy_core.prompts.preflight.report import PreflightReport
 from accuracy_core.prompts.triage_tree import load_triage_tree
 from accuracy_core.schemas import Culprit, PromptAnalysisStatus, Schema, TaskStatus
 
@@ -46,13 +47,26 @@ def conclude(
     *,
     error: BaseException | None = None,
     skipped: Sequence[str] = (),
+    preflight: PreflightReport | None = None,
 ) -> Conclusion:
-    """Decide what a run says.
+    """Decide what a run says; warnings of its preflight stand beside it.
 
     `task_status` or `analysis` None means: that stage left no result. `error` is what ended the run early. `skipped`
     names stages that were left out on purpose. A proven numerical failure is never hidden by a later breakdown;
     everything else gives way to it, since a run that broke down has not said what it was asked.
     """
+    decided = _decided(task_status, analysis, error, skipped)
+    if preflight is None or not preflight.notes():
+        return decided
+    return decided.model_copy(update={"notes": [*decided.notes, *preflight.notes()]})
+
+
+def _decided(
+    task_status: TaskStatus | None,
+    analysis: PromptAnalysisStatus | None,
+    error: BaseException | None,
+    skipped: Sequence[str],
+) -> Conclusion:
     numerics = analysis.verdict if analysis is not None else None
     if numerics is not Verdict.FAIL:
         if error is not None:

@@ -11,21 +11,26 @@ from accuracy_core.schemas import StageRecord
 
 def conclude_from_files(found: RunEvidence) -> Conclusion:
     """Decide from task status, analysis and stage records. A damaged file is a configuration error of its own."""
-    task = analysis = None
+    task = analysis = preflight = None
     error: BaseException | None = None
     skipped: list[str] = []
     try:
         task = found.task
         analysis = found.analysis
+        preflight = found.preflight
         failed = [record for record in found.stages if record.status == "failed" and record.stage != "report"]
         skipped = [record.stage for record in found.stages if record.status == "skipped"]
         error = _error(failed[-1], found) if failed else None
     except AssayError as damaged:
         error = damaged
-    return conclude(task, analysis, error=error, skipped=skipped)
+    return conclude(task, analysis, error=error, skipped=skipped, preflight=preflight)
 
 
 def _error(record: StageRecord, found: RunEvidence) -> AssayError:
+    if record.stage.startswith("preflight") and found.preflight is not None:
+        error = found.preflight.error()
+        if error is not None:
+            return error
     message = f"stage {record.stage}: {record.message or 'failed'}"
     if record.outcome is Outcome.CONFIGURATION:
         return ConfigurationError(message)

@@ -9,6 +9,7 @@ from typing import Any
 
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.prompts.evidence import LOGITS, Evidence, read_evidence
+from accuracy_core.prompts.preflight.report import PreflightReport
 from accuracy_core.prompts.prepared import PreparedPrompts
 from accuracy_core.prompts.triage import Location, Triage, triage
 from accuracy_core.schemas import (
@@ -32,6 +33,10 @@ class RunEvidence:
 
     def __init__(self, run_dir: RunDir) -> None:
         self.run_dir = run_dir
+
+    @cached_property
+    def preflight(self) -> PreflightReport | None:
+        return self._maybe(self.run_dir.preflight_json, PreflightReport)
 
     @cached_property
     def task(self) -> TaskStatus | None:

@@ -21,4 +21,5 @@ class Finding(Schema):
     severity: Severity
     evidence: str
     fix: str = ""
+    accepted: bool = Field(False, description="an error that the user said is meant so, and so only a warning")
     outcome: Outcome = Field(Outcome.CONFIGURATION, description="what kind of problem it is")

@@ -80,6 +80,10 @@ class RunDir:
         return self.root / "run_config.json"
 
     @property
+    def preflight_json(self) -> AnyPath:
+        return self.root / "preflight.json"
+
+    @property
     def eval_results(self) -> AnyPath:
         return self.root / "eval_results"
 

@@ -41,7 +41,7 @@ def test_the_message_counts_all_rows_and_names_the_worst():
 
 def test_the_logits_level_takes_curated_prompts_unless_the_row_has_its_own():
     shaped = LEVELS["logits"].shape(RunParameters())
-    assert shaped.stages == ["prompt_analysis", "report"]
+    assert shaped.stages == ["preflight", "prompt_analysis", "report"]
     assert shaped.prompt_analysis.curated
     own = LEVELS["logits"].shape(RunParameters.model_validate({"prompt_analysis": {"prompts": ["a"]}}))
     assert (own.prompt_analysis.curated, own.prompt_analysis.prompts) == (False, ["a"])

@@ -10,10 +10,10 @@ from accuracy_core.prompts.preflight.facts import (
     TensorInfo,
 )
 from accuracy_core.prompts.preflight.gather import checkpoint_facts
-from accuracy_core.prompts.preflight.registry import PREFLIGHT_CHECKS, PreflightCheck, run_preflight
-from accuracy_core.prompts.preflight.report import PreflightReport
+from accuracy_core.prompts.preflight.registry import PREFLIGHT_CHECKS, PreflightCheck, require_known, run_preflight
+from accuracy_core.prompts.preflight.report import CheckResult, PreflightReport
 
 __all__ = [
-    "PREFLIGHT_CHECKS", "FilterFacts", "LoadReport", "PreflightCheck", "PreflightFacts", "PreflightReport",
-    "SeenRequest", "ServerFacts", "TensorInfo", "checkpoint_facts", "run_preflight",
+    "PREFLIGHT_CHECKS", "CheckResult", "FilterFacts", "LoadReport", "PreflightCheck", "PreflightFacts",
+    "PreflightReport", "SeenRequest", "ServerFacts", "TensorInfo", "checkpoint_facts", "require_known", "run_preflight",
 ]  # fmt: skip

@@ -20,7 +20,10 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class SeenRequest:
-    """A request as it was meant, and as the server saw it. None: not known."""
+    """A request as it was meant, and as the server saw it. None: not known.
+
+    `answer_fits`: whether the answer that the task expects is shorter than the request's token limit.
+    """
 
     text: str | None = None
     messages: list[dict[str, Any]] | None = None
@@ -28,22 +31,28 @@ class SeenRequest:
     output_token_ids: list[int] | None = None
     finish_reason: str | None = None
     task: str = ""
+    answer_fits: bool | None = None
 
 
 @dataclass(frozen=True)
 class FilterFacts:
-    """What one filter of one task made of the responses."""
+    """What one filter of one task made of the responses.
+
+    `matches_examples`: whether its pattern finds an answer in the task's own few-shot examples or expected answers,
+    which no engine had a hand in; None without a pattern.
+    """
 
     task: str
     filter: str
     samples: int
     unmatched: int
     right: int = 0
+    matches_examples: bool | None = None
 
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What loading the checkpoint into a model said, on one side (`reference`, `engine`); `error`: it did not load."""
+    """What loading the checkpoint into a model said, on one side (`reference`, `target`); `error`: it did not load."""
 
     side: str
     missing: tuple[str, ...] = ()
@@ -70,10 +79,14 @@ class ServerFacts:
 
 @dataclass(frozen=True)
 class PreflightFacts:
-    """Everything at hand. A check that lacks what it needs says "not measured", never "fine"."""
+    """Everything at hand. A check that lacks what it needs says "not measured", never "fine".
+
+    `chat`: the evaluation sends conversations.
+    """
 
     spec: EngineSpec
     folder: Path | None = None
+    chat: bool = False
     config: Mapping[str, Any] = field(default_factory=dict)
     generation_config: Mapping[str, Any] = field(default_factory=dict)
     tensors: Mapping[str, TensorInfo] = field(default_factory=dict)

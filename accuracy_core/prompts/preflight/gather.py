@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accuracy_core.engines.checkpoint import read_config
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.models.checkpoint import weight_files
-from accuracy_core.prompts.preflight.facts import LoadReport, PreflightFacts, SeenRequest, TensorInfo
-from accuracy_core.schemas import DeviatedPrompt, EngineSpec
+from accuracy_core.prompts.preflight.facts import LoadReport, PreflightFacts, TensorInfo
+from accuracy_core.schemas import EngineSpec
 
 if TYPE_CHECKING:
     import torch
 
 
-def checkpoint_facts(spec: EngineSpec, folder: Path, *, load: bool = True) -> PreflightFacts:
+def checkpoint_facts(spec: EngineSpec, folder: Path, *, load: bool = True, chat: bool = False) -> PreflightFacts:
     """What the files say: config, generation config, headers of the weights, tokenizers, and a load without data.
 
-    `load` False leaves out the load on the meta device (for checkpoints that transformers does not know). Raises
-    ConfigurationError for files that cannot be read.
+    `load` False leaves out the load on the meta device (for checkpoints that transformers does not know); `chat`: the
+    evaluation will send conversations. Raises ConfigurationError for files that cannot be read.
     """
     other = spec.tokenizer is not None and Path(spec.tokenizer).resolve() != folder.resolve()
     own_tokenizer = any(folder.glob("tokenizer*")) or any(folder.glob("*.model"))
@@ -29,6 +29,7 @@ def checkpoint_facts(spec: EngineSpec, folder: Path, *, load: bool = True) -> Pr
     return PreflightFacts(
         spec=spec,
         folder=folder,
+        chat=chat,
         config=read_config(folder),
         generation_config=_optional_json(folder / "generation_config.json"),
         tensors=dict(tensor_headers(folder)),
@@ -96,27 +97,6 @@ def _tokenizer(folder: str, other: str | None) -> tuple[Any, str]:
         return load_tokenizer(folder, other), ""
     except ConfigurationError as error:
         return None, error.message
-
-
-def seen_requests(prompts: Sequence[DeviatedPrompt]) -> tuple[SeenRequest, ...]:
-    """Requests of an evaluation with the ids that the server returned. Multiple-choice ones are sent as ids: left out.
-
-    A rendered few-shot text counts as text; what the template added to a conversation is in `messages`.
-    """
-    return tuple(
-        SeenRequest(
-            text=prompt.prompt if prompt.kind == "text" else None,
-            messages=[dict(message) for message in prompt.messages]
-            if prompt.kind == "chat" and prompt.messages
-            else None,
-            token_ids=prompt.token_ids,
-            output_token_ids=prompt.output_token_ids,
-            finish_reason=prompt.finish_reason,
-            task=prompt.task,
-        )
-        for prompt in prompts
-        if prompt.kind != "loglikelihood"
-    )
 
 
 def _optional_json(file: Path) -> dict[str, Any]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.outcome import Outcome
 from accuracy_core.prompts.preflight.facts import PreflightFacts
-from accuracy_core.prompts.preflight.report import PreflightReport
+from accuracy_core.prompts.preflight.report import CheckResult, Needs, PreflightReport
 from accuracy_core.schemas import Finding, Severity
 
-#: what a check needs: files of the checkpoint, a loaded tokenizer, requests that were made, a running server
-Needs = Literal["checkpoint", "tokenizer", "requests", "server"]
 Run = Callable[[PreflightFacts], Iterable[Finding]]
 
 
@@ -45,13 +43,28 @@ def preflight_check(name: str, needs: Needs, asks: str) -> Callable[[Run], Run]:
 def run_preflight(facts: PreflightFacts, needs: Sequence[Needs] | None = None) -> PreflightReport:
     """All checks, or those of the given `needs`. One that fails is itself a finding, and the others go on."""
     chosen = [check for check in PREFLIGHT_CHECKS.values() if needs is None or check.needs in needs]
-    findings: list[Finding] = []
-    for check in chosen:
-        try:
-            findings += check.run(facts)
-        except Exception as error:
-            findings.append(unmeasured(check.name, f"the check itself failed: {type(error).__name__}: {error}"))
-    return PreflightReport(findings=findings, checks=[check.name for check in chosen])
+    return PreflightReport(
+        results=[
+            CheckResult(check=check.name, asks=check.asks, needs=check.needs, findings=_findings(check, facts))
+            for check in chosen
+        ]
+    )
+
+
+def _findings(check: PreflightCheck, facts: PreflightFacts) -> list[Finding]:
+    try:
+        return list(check.run(facts))
+    except Exception as error:
+        return [unmeasured(check.name, f"the check itself failed: {type(error).__name__}: {error}")]
+
+
+def require_known(names: Iterable[str]) -> None:
+    """Raises ConfigurationError for a name that no check has, with near ones."""
+    for name in names:
+        if name not in PREFLIGHT_CHECKS:
+            near = difflib.get_close_matches(name, PREFLIGHT_CHECKS, n=3, cutoff=0.4)
+            known = f"did you mean {' or '.join(near)}?" if near else f"checks: {', '.join(PREFLIGHT_CHECKS)}"
+            raise ConfigurationError(f"no preflight check is called {name!r}", fix=known)
 
 
 def wrong(check: str, evidence: str, fix: str) -> Finding:

@@ -71,13 +71,31 @@ def test_another_chat_template(facts):
     assert "template" in finding.fix or "tokenizer" in finding.fix
 
 
-def test_a_conversation_without_a_template(facts, right):
+def test_a_conversation_without_a_template(facts):
     from copy import copy
 
     plain = copy(facts.tokenizer)
     plain.chat_template = None
-    found = errors(replace(facts, tokenizer=plain), SeenRequest(messages=MESSAGES))
-    assert [item.check for item in found] == ["chat_template"]
+    for given in (replace(facts, seen=(SeenRequest(messages=MESSAGES),)), replace(facts, chat=True)):
+        report = run_preflight(replace(given, tokenizer=plain), ["tokenizer"])
+        assert [item.check for item in report.errors] == ["chat_template"]
+    assert run_preflight(replace(facts, tokenizer=plain), ["tokenizer"]).errors == []  # plain texts need none
+
+
+@pytest.mark.parametrize(
+    ("template", "wrong"),
+    [
+        ("{{ bos_token }}{% for m in messages %}User: {{ m['content'] }}\n{% endfor %}", True),
+        ("OWN", False),
+        ("/no/such/template.jinja", False),
+    ],
+)
+def test_a_template_of_the_engine(facts, template, wrong):
+    given = facts.tokenizer.chat_template if template == "OWN" else template
+    spec = EngineSpec(model="embedded", engine_args={"chat_template": given})
+    report = run_preflight(replace(facts, chat=True, spec=spec), ["tokenizer"])
+    assert bool(report.errors) is wrong
+    assert [item.check for item in report.errors] == ["chat_template"] * wrong
 
 
 def test_without_token_ids_nothing_was_measured(facts):
@@ -86,19 +104,44 @@ def test_without_token_ids_nothing_was_measured(facts):
 
 
 @pytest.mark.parametrize(
-    ("cut", "of", "severity"),
-    [(0, 20, None), (1, 40, None), (2, 20, Severity.WARNING), (10, 20, Severity.ERROR), (3, 3, Severity.WARNING)],
+    ("cut", "of", "fits", "severity"),
+    [
+        (0, 20, False, None),
+        (1, 40, False, None),
+        (2, 20, False, Severity.WARNING),
+        (10, 20, False, Severity.ERROR),
+        (10, 20, True, Severity.WARNING),  # the limit is long enough: an engine that never stops looks the same
+        (10, 20, None, Severity.WARNING),
+        (3, 3, False, Severity.WARNING),
+    ],
 )
-def test_answers_cut_off_by_the_limit(facts, cut, of, severity):
-    requests = [SeenRequest(task="t", finish_reason="length" if index < cut else "stop") for index in range(of)]
+def test_answers_cut_off_by_the_limit(facts, cut, of, fits, severity):
+    requests = [
+        SeenRequest(task="t", finish_reason="length" if index < cut else "stop", answer_fits=fits)
+        for index in range(of)
+    ]
     found = [item for item in findings(facts, *requests) if item.check == "truncation"]
     assert [item.severity for item in found] == ([severity] if severity else [])
     assert all(f"{cut} of {of}" in item.evidence and item.fix for item in found)
 
 
-@pytest.mark.parametrize(("unmatched", "severity"), [(0, None), (5, None), (8, Severity.WARNING), (20, Severity.ERROR)])
-def test_a_filter_that_finds_nothing(facts, unmatched, severity):
-    made = replace(facts, filters=(FilterFacts("gsm", "strict", samples=20, unmatched=unmatched),))
+@pytest.mark.parametrize(
+    ("unmatched", "fits_examples", "right_elsewhere", "severity"),
+    [
+        (0, True, 0, None),
+        (5, True, 0, None),
+        (8, False, 20, Severity.WARNING),
+        (20, False, 0, Severity.ERROR),
+        (20, True, 12, Severity.ERROR),
+        (20, True, 4, Severity.WARNING),  # noise of a wrong engine matches nothing either
+        (20, None, 0, Severity.WARNING),
+    ],
+)
+def test_a_filter_that_finds_nothing(facts, unmatched, fits_examples, right_elsewhere, severity):
+    strict = FilterFacts("gsm", "strict", samples=20, unmatched=unmatched, matches_examples=fits_examples)
+    flexible = FilterFacts("gsm", "flexible", samples=20, unmatched=0, right=right_elsewhere)
+    other_task = FilterFacts("other", "flexible", samples=20, unmatched=0, right=20)
+    made = replace(facts, filters=(strict, flexible, other_task))
     found = [item for item in run_preflight(made, ["requests"]).findings if item.check == "filter"]
     assert [item.severity for item in found] == ([severity] if severity else [])
 

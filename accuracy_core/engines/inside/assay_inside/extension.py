@@ -13,7 +13,7 @@ import signal
 import sys
 from typing import Any, Dict, List
 
-from assay_inside import faults, forcing
+from assay_inside import faults, forcing, load_report
 
 FAULT_VARIABLE = "ASSAY_FAULT"
 USER_EXTENSION_VARIABLE = "ASSAY_USER_EXTENSION"
@@ -134,5 +134,7 @@ def _inject_after_load(fault: Dict[str, Any]) -> None:
 
 
 _end_with_parent()
+if os.environ.get(load_report.VARIABLE):
+    load_report.note_loads(os.environ[load_report.VARIABLE])
 if os.environ.get(FAULT_VARIABLE):
     _inject_after_load(json.loads(os.environ[FAULT_VARIABLE]))

@@ -1,4 +1,4 @@
-"""Did the server see the tokens that were meant? BOS and chat template, on requests that were really made."""
+"""Did the server see the tokens that were meant? On requests that were really made."""
 
 from __future__ import annotations
 
@@ -71,18 +71,6 @@ def deviation(seen: list[int], expected: list[int], bos: int | None) -> str:
         if expected[:1] == [bos] and seen[:1] != [bos] and seen[-len(expected) + 1 :] == expected[1:]:
             return "missing_bos"
     return "tokenisation"
-
-
-@preflight_check("chat_template", "requests", "does the server render conversations as the checkpoint's template does?")
-def check_chat_template(facts: PreflightFacts) -> Iterator[Finding]:
-    """A tokenizer without a template, in a conversation: nothing can be rendered, by either side."""
-    conversations = [request for request in facts.seen if request.messages is not None]
-    if conversations and facts.tokenizer is not None and not getattr(facts.tokenizer, "chat_template", None):
-        yield wrong(
-            "chat_template",
-            f"{len(conversations)} requests are conversations, and the tokenizer has no chat template",
-            "use the plain completions endpoint for this model, or give a template (--chat-template)",
-        )
 
 
 def _start(tokenizer: Any, ids: list[int]) -> str:

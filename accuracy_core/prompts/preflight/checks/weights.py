@@ -11,39 +11,47 @@ from accuracy_core.schemas import Finding
 _SHOWN = 4
 
 
-@preflight_check("weights", "checkpoint", "are weights missing, unused or of another shape at load?")
+@preflight_check("weights", "checkpoint", "are weights missing, unused or of another shape when the reference loads?")
 def check_weights(facts: PreflightFacts) -> Iterator[Finding]:
     """A missing weight is made up at random; an unused one means that the model is not the one that was saved."""
-    if not facts.loads:
-        yield unmeasured("weights", "the checkpoint was not loaded by either side")
-        return
-    for load in facts.loads:
+    return _loaded("weights", "reference", facts)
+
+
+@preflight_check("engine_weights", "engine", "are weights missing when the engine loads?")
+def check_engine_weights(facts: PreflightFacts) -> Iterator[Finding]:
+    """As `weights`, by what the engine's own loader said."""
+    return _loaded("engine_weights", "target", facts)
+
+
+def _loaded(check: str, side: str, facts: PreflightFacts) -> Iterator[Finding]:
+    loads = [load for load in facts.loads if load.side == side]
+    if not loads:
+        yield unmeasured(check, f"nothing is known of how the {side} loaded the checkpoint")
+    for load in loads:
         if load.error:
             yield wrong(
-                "weights",
-                f"{load.side}: the checkpoint cannot be loaded: {load.error}",
+                check,
+                f"{side}: the checkpoint cannot be loaded: {load.error}",
                 "check config.json (architectures, rotary settings) against the publisher's: without a reference "
                 "nothing can be compared",
             )
         if load.missing:
             yield wrong(
-                "weights",
-                f"{load.side}: {len(load.missing)} weights are not in the checkpoint and would be random: "
+                check,
+                f"{side}: {len(load.missing)} weights are not in the checkpoint and would be random: "
                 f"{_listed(load.missing)}",
                 "download the checkpoint again, all shards of it; check `architectures` in config.json",
             )
         if load.mismatched:
             yield wrong(
-                "weights",
-                f"{load.side}: {len(load.mismatched)} weights have another shape than the model: "
-                f"{_listed(load.mismatched)}",
+                check,
+                f"{side}: {len(load.mismatched)} weights have another shape than the model: {_listed(load.mismatched)}",
                 "config.json and weights belong to different models: take both from one revision",
             )
         if load.unexpected:
             yield doubtful(
-                "weights",
-                f"{load.side}: {len(load.unexpected)} weights of the checkpoint are not used: "
-                f"{_listed(load.unexpected)}",
+                check,
+                f"{side}: {len(load.unexpected)} weights of the checkpoint are not used: {_listed(load.unexpected)}",
                 "expected for adapters, scales and multi-token heads; otherwise the architecture is the wrong one",
             )
 

@@ -1,0 +1,103 @@
+"""Stage 0: is the set-up right? Before any device work and any golden, and again over what the evaluation showed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from accuracy_core.evals.readers.read import read_results
+from accuracy_core.pipeline import progress
+from accuracy_core.pipeline.evaluation import local_path, results_location
+from accuracy_core.pipeline.mirror import synchronised
+from accuracy_core.pipeline.run import Run
+from accuracy_core.pipeline.stages import recorded
+from accuracy_core.prompts.preflight import PreflightFacts, PreflightReport, checkpoint_facts, run_preflight
+from accuracy_core.prompts.preflight.evaluated import filter_facts, requests_seen
+from accuracy_core.prompts.preflight.loading import target_loads
+from accuracy_core.prompts.tokens import load_tokenizer
+
+STAGE = "preflight"
+#: the second part, when the evaluation's requests are known; recorded by itself, as references are
+REQUESTS = "preflight_requests"
+
+
+def check_setup(run: Run) -> PreflightReport:
+    """Check the checkpoint, its tokenizer and the engine's settings; writes `preflight.json`.
+
+    Raises ConfigurationError with the evidence and the fix of every error that was not accepted.
+    """
+
+    def examine() -> PreflightReport:
+        facts = checkpoint_facts(run.engine, Path(run.model_path), chat=run.parameters.evaluation.chat)
+        return run_preflight(facts, ["checkpoint", "tokenizer"])
+
+    return _examined(run, STAGE, examine)
+
+
+def check_requests(run: Run) -> PreflightReport:
+    """Check what the evaluation's server saw, answered and loaded; adds to `preflight.json`.
+
+    Raises as `check_setup`.
+    """
+
+    def examine() -> PreflightReport:
+        results = read_results(results_location(run))
+        tokenizer = load_tokenizer(run.model_path, run.parameters.engine.tokenizer)
+        facts = PreflightFacts(
+            spec=run.engine,
+            tokenizer=tokenizer,
+            seen=requests_seen(results, tokenizer),
+            filters=filter_facts(results),
+            loads=target_loads(local_path(run.run_dir.server_log), run.model_path),
+        )
+        return run_preflight(facts, ["requests", "engine"])
+
+    return _examined(run, REQUESTS, examine)
+
+
+def check_loaded(run: Run, log_path: Path) -> None:
+    """Check what the offline engine of `log_path` loaded, as far as it said; inside a stage that is recorded.
+
+    Raises ConfigurationError when weights were missing and that was not accepted.
+    """
+    loads = target_loads(log_path, run.model_path)
+    if loads:
+        found = run_preflight(PreflightFacts(spec=run.engine, loads=loads), ["engine"])
+        _kept(run, found.accepting(run.parameters.preflight.accept))
+
+
+def earlier_preflight(run: Run) -> PreflightReport | None:
+    """What the run directory holds; None if there was no preflight."""
+    with synchronised(run.parameters.output_dir):
+        path = run.run_dir.preflight_json
+        return run.run_dir.read(path, PreflightReport) if path.exists() else None
+
+
+def _examined(run: Run, stage: str, examine: Callable[[], PreflightReport]) -> PreflightReport:
+    accept = run.parameters.preflight.accept
+    inputs = {"target": run.target_identity, "accept": sorted(accept)}
+    path = run.run_dir.preflight_json
+    with synchronised(run.parameters.output_dir), recorded(run.run_dir, stage, inputs, [path.name]):
+        if stage == STAGE:
+            path.unlink(missing_ok=True)  # what an earlier run of this directory found
+        found = examine().accepting(accept)
+        progress.report(stage, message=_told(found))
+        return _kept(run, found)
+
+
+def _kept(run: Run, found: PreflightReport) -> PreflightReport:
+    """Add `found` to the run's report, and raise its errors."""
+    path = run.run_dir.preflight_json
+    before = run.run_dir.read(path, PreflightReport) if path.exists() else PreflightReport()
+    report = before.followed_by(found)
+    run.run_dir.write(path, report)
+    error = found.error()
+    if error is not None:
+        raise error
+    return report
+
+
+def _told(report: PreflightReport) -> str:
+    standings = [result.standing for result in report.results]
+    counts = {word: standings.count(word) for word in dict.fromkeys(standings)}
+    return f"{len(standings)} checks: " + ", ".join(f"{count} {word}" for word, count in counts.items())
