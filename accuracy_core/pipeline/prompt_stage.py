@@ -6,7 +6,6 @@ import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accuracy_core.engines.cores import CoreLease
@@ -16,7 +15,9 @@ from accuracy_core.errors import ConfigurationError
 from accuracy_core.pipeline import progress
 from accuracy_core.pipeline.device import wait_for_cores
 from accuracy_core.pipeline.evaluation import local_path
+from accuracy_core.pipeline.limits import limits_for
 from accuracy_core.pipeline.mirror import synchronised
+from accuracy_core.pipeline.preflight_stage import check_loaded
 from accuracy_core.pipeline.run import Run
 from accuracy_core.pipeline.stages import recorded
 from accuracy_core.prompts import claim_directory, compute_goldens, make_plugins, prepare_prompts, run_plugins
@@ -26,7 +27,7 @@ from accuracy_core.prompts.investigation import plugin_options
 from accuracy_core.prompts.orchestrator import context_length
 from accuracy_core.prompts.prepared import PreparedPrompts
 from accuracy_core.prompts.tokens import load_tokenizer
-from accuracy_core.schemas import DeviatedPrompts, EngineSpec, PromptAnalysisStatus, Tolerances
+from accuracy_core.schemas import DeviatedPrompts, EngineSpec, PromptAnalysisStatus
 
 if TYPE_CHECKING:
     from accuracy_core.goldens.mapping import ReferenceGoldens
@@ -95,6 +96,7 @@ def choose_prompts(run: Run, tokenizer: Any = None) -> tuple[PreparedPrompts, An
 def analyse_prompts(run: Run, prepared: PreparedAnalysis) -> PromptAnalysisStatus:
     """Replay and judge. Raises InfrastructureError, with the engine's last lines, when the engine dies."""
     parameters = run.parameters.prompt_analysis
+    limits = limits_for(parameters, run.parameters.engine, run.model_fingerprint)
     inputs = {
         "target": run.target_identity,
         "prompts": prepared.prompts.token_ids(),
@@ -114,7 +116,8 @@ def analyse_prompts(run: Run, prepared: PreparedAnalysis) -> PromptAnalysisStatu
             goldens=prepared.goldens,
             engine_factory=lambda spec: _open(run, spec, lease),
             tokenizer=prepared.tokenizer,
-            tolerances=Tolerances.load(Path(parameters.tolerances)) if parameters.tolerances else None,
+            tolerances=limits.tolerances if limits is not None else None,
+            findings=limits.findings if limits is not None else (),
             triage=parameters.triage,
             modules=parameters.modules,
             goldens_dir=run.parameters.goldens_dir,
@@ -151,9 +154,11 @@ def _device(run: Run) -> CoreLease:
 
 def _open(run: Run, spec: EngineSpec, lease: CoreLease) -> TargetEngine:
     progress.report(STAGE, message="loading the engine")
-    return open_engine(
-        spec,
-        lease=lease,
-        log_path=local_path(run.run_dir.engine_log),
-        startup_timeout_s=run.parameters.startup_timeout_s,
-    )
+    log_path = local_path(run.run_dir.engine_log)
+    engine = open_engine(spec, lease=lease, log_path=log_path, startup_timeout_s=run.parameters.startup_timeout_s)
+    try:
+        check_loaded(run, log_path)
+    except BaseException:
+        engine.close()
+        raise
+    return engine
