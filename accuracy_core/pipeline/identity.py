@@ -27,8 +27,15 @@ from accuracy_core.schemas import EngineSpec, Platform, fingerprint
 _STEERING = re.compile(
     r"(VLLM|NEURON|XLA|CUDA|CUBLAS|NCCL|NVIDIA|TORCH|PYTORCH|OMP|MKL|KMP|DNNL|ONEDNN)[A-Z0-9]*_.*|LD_.*"
 )
-#: of those, which cores are free at the moment, and where goldens are kept: no number depends on them
-_NOT_STEERING = {*VISIBLE_VARIABLE.values(), "VLLM_NEURON_GOLDEN_CACHE_DIR"}
+#: of those: which cores are free at the moment, where goldens are kept, and what libraries set by themselves when they
+#: are imported. No number depends on them, and a key must not depend on what this process happened to import before
+_NOT_STEERING = {
+    *VISIBLE_VARIABLE.values(),
+    "VLLM_NEURON_GOLDEN_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "KMP_DUPLICATE_LIB_OK",
+    "KMP_INIT_AT_FORK",
+}
 #: runtimes outside the interpreter
 _SYSTEM_RUNTIMES = ("/opt/aws/neuron/lib", "/proc/driver/nvidia/version")
 _PROBE_TIMEOUT_S = 120

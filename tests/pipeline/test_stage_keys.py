@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 
 import pytest
@@ -167,6 +168,25 @@ def test_environment_that_steers_an_engine_counts_and_free_cores_do_not(monkeypa
     assert identity.engine_identity(spec) == before
     monkeypatch.setenv("NEURON_CC_FLAGS", "--fast-math")
     assert identity.engine_identity(spec) != before
+
+
+@pytest.mark.slow
+def test_what_libraries_set_when_they_are_imported_does_not_count():
+    program = """
+import os
+from accuracy_core.pipeline.identity import engine_identity
+from accuracy_core.schemas import EngineSpec
+spec = EngineSpec(model="embedded", engine="transformers")
+before, environment = engine_identity(spec), dict(os.environ)
+import lm_eval.models, torch._inductor.runtime.runtime_utils, transformers
+transformers.AutoModelForCausalLM
+import sklearn
+assert dict(os.environ) != environment, "nothing was set: this tests nothing"
+assert engine_identity(spec) == before
+"""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("KMP_", "TORCHINDUCTOR_"))}
+    done = subprocess.run([sys.executable, "-c", program], env=clean, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_device_and_code_are_told(monkeypatch):
