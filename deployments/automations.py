@@ -33,7 +33,7 @@ def ensure_automations(client: SyncPrefectClient, webhook: str | None = None) ->
         _ensure(client, _notification(webhook))
 
 
-def vanished_runs() -> AutomationCore:
+def vanished_runs(silence_s: int = SILENCE_S) -> AutomationCore:
     """Armed by a run's first heartbeat; any later event of the run, a heartbeat or its end, disarms it."""
     trigger = EventTrigger(
         after={"prefect.flow-run.heartbeat"},
@@ -42,9 +42,9 @@ def vanished_runs() -> AutomationCore:
         for_each={"prefect.resource.id"},
         posture=Posture.Proactive,
         threshold=1,
-        within=timedelta(seconds=SILENCE_S),
+        within=timedelta(seconds=silence_s),
     )
-    action = ChangeFlowRunState(state=StateType.CRASHED, message=f"infra: no sign of life for {SILENCE_S} s")
+    action = ChangeFlowRunState(state=StateType.CRASHED, message=f"infra: no sign of life for {silence_s} s")
     return AutomationCore(name=VANISHED, trigger=trigger, actions=[action])
 
 

@@ -5,22 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from prefect.client.schemas.objects import State
+from prefect.runtime import deployment
 from prefect.states import Completed, Crashed, Failed
 
 from accuracy_core.prompts.conclusion import Conclusion
 
 
 def state_of(conclusion: Conclusion) -> State[Any]:
-    """Completed, Failed under the conclusion's own name, or Crashed; the conclusion is the state's data."""
+    """Completed, Failed under the conclusion's own name, or Crashed; the conclusion is the state's data.
+
+    Under a worker nobody asks for the data, and Prefect would log at length that it is no exception: there is none.
+    """
     text = conclusion.headline
+    data = conclusion if deployment.id is None else None
     match conclusion.state:
         case "Completed":
-            return Completed(message=f"ACCURACY: {text}", data=conclusion)
+            return Completed(message=f"ACCURACY: {text}", data=data)
         case "Crashed":
-            return Crashed(message=f"infra: {text}", data=conclusion)
+            return Crashed(message=f"infra: {text}", data=data)
         case "AccuracyFailed":
-            return Failed(name="AccuracyFailed", message=f"ACCURACY: {text}", data=conclusion)
+            return Failed(name="AccuracyFailed", message=f"ACCURACY: {text}", data=data)
         case "ConfigurationFailed":
-            return Failed(name="ConfigurationFailed", message=f"CONFIGURATION: {text}", data=conclusion)
+            return Failed(name="ConfigurationFailed", message=f"CONFIGURATION: {text}", data=data)
         case "NotMeasured":
-            return Failed(name="NotMeasured", message=f"NOT MEASURED: {text}", data=conclusion)
+            return Failed(name="NotMeasured", message=f"NOT MEASURED: {text}", data=data)

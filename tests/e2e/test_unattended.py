@@ -123,6 +123,9 @@ def test_what_only_the_device_host_knows_comes_back_as_a_configuration_error(lig
     assert "2 neuron cores needed, this host has 0" in message
     (child,) = light.fleet.children(run_id)
     assert light.end(child["id"])[0] == "ConfigurationFailed"
+    log = "\n".join(light.fleet.logs(run_id))
+    assert "2 neuron cores needed" in log
+    assert "cannot be resolved into an exception" not in log
 
 
 def test_a_server_that_dies_in_mid_run_changes_no_outcome(light: Light) -> None:
