@@ -27,8 +27,10 @@ def run_as_stage(parameters: RunParameters, stages: list[Any], body: Callable[[R
     The parent of a stage has claimed the run directory and written the parameters down; a stage that was triggered
     alone does so itself, and makes its own preflight.
     """
-    alone: list[Any] = ["preflight"] if is_alone() and "preflight" in parameters.stages else []
-    parameters = with_run_directory(parameters.model_copy(update={"stages": alone + stages}))
+    if is_alone() and "preflight" in parameters.stages:
+        stages = ["preflight", *stages]
+    refresh = [stage for stage in parameters.refresh if stage in stages]
+    parameters = with_run_directory(parameters.model_copy(update={"stages": stages, "refresh": refresh}))
     try:
         run = resolve_run(parameters)
         with contextlib.ExitStack() as stack:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from accuracy_core.errors import ConfigurationError, NotMeasuredError
 from accuracy_core.goldens.reference_config import load_config
 from accuracy_core.models.checkpoint import weight_files
+from accuracy_core.models.quiet import quiet_transformers
 
 #: rows of the vocabulary where embeddings play no part: the output layer is not looked at
 _SMALL_VOCABULARY = 8
@@ -44,7 +44,7 @@ def load_one_layer(
     tensors = dict(_tensors(Path(checkpoint), layer, embeddings))
     if not tensors:
         raise NotMeasuredError(f"the checkpoint has no tensors named …layers.{layer}.…")
-    with _quiet():
+    with quiet_transformers():
         small = one_layer_config(config, layer, embeddings)
         kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(small)]
         model, info = kind.from_pretrained(
@@ -103,19 +103,3 @@ def _tensors(folder: Path, layer: int, embeddings: bool) -> Iterator[tuple[str, 
                     yield f"{found['head']}.0.{found['tail']}", content.get_tensor(name)
                 elif embeddings and _EMBEDDING.search(name):
                     yield name, content.get_tensor(name)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bars, and no warning that most weights are new: that is what is wanted here."""
-    from transformers.utils import logging
-
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()

@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 HISTORY_DIR = "ASSAY_HISTORY_DIR"
 FILE = "history.json"
 
+#: records that are part of another stage
+_PARTS = {"goldens": "prompt_analysis", "preflight_requests": "preflight"}
+
 
 def history_location(run: Run) -> str:
     """The run's `history_dir`, else `$ASSAY_HISTORY_DIR`, else a folder of the cache."""
@@ -73,7 +76,7 @@ def _entry(run: Run, conclusion: Conclusion) -> HistoryEntry:
 
 def _computed(record: StageRecord, run: Run) -> bool:
     """Done by this run: the records of stages that it left out are an earlier run's."""
-    part_of = "prompt_analysis" if record.stage == "goldens" else record.stage
+    part_of = _PARTS.get(record.stage, record.stage)
     return record.status == "done" and part_of in run.parameters.stages
 
 

@@ -147,6 +147,7 @@ def _document(found: RunEvidence, decided: Conclusion, errors: dict[str, str]) -
         exit_code=decided.exit_code,
         fault=_try(lambda: FaultSpec.model_validate(fault), None, errors, "fault") if fault else None,
         culprit=decided.culprit,
+        preflight=_try(lambda: found.preflight, None, errors, "preflight"),
         scores=task.scores if task else [],
         thresholds=task.thresholds if task else [],
         paired=task.paired if task else [],

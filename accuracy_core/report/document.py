@@ -8,6 +8,7 @@ from pydantic import Field, JsonValue
 
 from accuracy_core.outcome import Banner, Outcome, Verdict, worst
 from accuracy_core.prompts.conclusion import Conclusion
+from accuracy_core.prompts.preflight.report import PreflightReport
 from accuracy_core.report.evidence import LOGITS, RunEvidence
 from accuracy_core.schemas import (
     Culprit,
@@ -76,6 +77,7 @@ class ReportDocument(Schema):
     exit_code: int
     fault: FaultSpec | None = None
     culprit: Culprit | None = None
+    preflight: PreflightReport | None = Field(None, description="None: there was no preflight")
     scores: list[ScoreRow] = Field(default_factory=list)
     thresholds: list[ThresholdResult] = Field(default_factory=list)
     paired: list[PairedTest] = Field(default_factory=list)

@@ -27,9 +27,10 @@ def write_junit(run_dir: RunDir, document: ReportDocument) -> None:
 def junit_text(document: ReportDocument) -> str:
     """The document as JUnit XML.
 
-    Suites: `run` (what the run says as a whole), `scores` (one case per score and threshold) and `prompts` (one per
-    prompt and plugin). `failure` is a verdict (type numerics, suspect, score or accuracy), `error` is what broke (type
-    infrastructure, configuration or not_measured), `skipped` is what was not judged.
+    Suites: `run` (what the run says as a whole), `preflight` (one case per check), `scores` (one case per score and
+    threshold) and `prompts` (one per prompt and plugin). `failure` is a verdict (type numerics, suspect, score or
+    accuracy), `error` is what broke (type infrastructure, configuration or not_measured), `skipped` is what was not
+    judged.
     """
     from junitparser import JUnitXml, TestSuite
 
@@ -37,6 +38,7 @@ def junit_text(document: ReportDocument) -> str:
     seconds = {stage.stage: stage.duration_s for stage in document.stages}
     for name, cases, stages in (
         ("run", [_conclusion(document)], list(seconds)),
+        ("preflight", list(_preflight(document)), ["preflight", "preflight_requests"]),
         ("scores", list(_scores(document)), ["evaluate", "task_analysis"]),
         ("prompts", list(_prompts(document)), ["goldens", "prompt_analysis"]),
     ):
@@ -72,6 +74,19 @@ def _conclusion(document: ReportDocument) -> TestCase:
     if document.exit_code == ExitCode.ACCURACY:
         return _case("run", "conclusion", "failure", "accuracy", document.headline, text)
     return _case("run", "conclusion", "error", document.outcome.value, document.headline, text)
+
+
+def _preflight(document: ReportDocument) -> Iterator[TestCase]:
+    for result in document.preflight.results if document.preflight is not None else []:
+        text = "\n".join(f"{finding.evidence}\n{finding.fix}" for finding in result.findings)
+        if result.standing == "wrong":
+            yield _case(
+                "preflight", result.check, "error", Outcome.CONFIGURATION.value, result.errors[0].evidence, text
+            )
+        elif result.standing == "not measured":
+            yield _case("preflight", result.check, "skipped", "not_measured", text)
+        else:
+            yield _case("preflight", result.check)
 
 
 def _scores(document: ReportDocument) -> Iterator[TestCase]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from accuracy_core.engines.checkpoint import read_config
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.models.checkpoint import weight_files
+from accuracy_core.models.quiet import quiet_transformers
 from accuracy_core.prompts.preflight.facts import LoadReport, PreflightFacts, TensorInfo
 from accuracy_core.schemas import EngineSpec
 
@@ -71,15 +72,16 @@ def reference_load(spec: EngineSpec, folder: Path) -> LoadReport:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=spec.trust_remote_code)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            folder,
-            config=config,
-            output_loading_info=True,
-            device_map="meta",
-            trust_remote_code=spec.trust_remote_code,
-            ignore_mismatched_sizes=True,
-        )
+        with quiet_transformers():
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=spec.trust_remote_code)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                folder,
+                config=config,
+                output_loading_info=True,
+                device_map="meta",
+                trust_remote_code=spec.trust_remote_code,
+                ignore_mismatched_sizes=True,
+            )
         info: dict[str, Any] = loaded[1]
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         return LoadReport("reference", error=f"{type(error).__name__}: {error}"[:500])

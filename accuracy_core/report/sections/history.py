@@ -13,7 +13,7 @@ from accuracy_core.schemas import ReportSection, RunDir, Tab
 
 FILE = "history.json"
 _WIDTH, _HEIGHT, _PAD = 320.0, 64.0, 6.0
-_STAGES = ("evaluate", "task_analysis", "goldens", "prompt_analysis")
+_STAGES = ("preflight", "evaluate", "task_analysis", "goldens", "prompt_analysis")
 
 
 @dataclass(frozen=True)
