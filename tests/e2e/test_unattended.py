@@ -123,6 +123,8 @@ def test_what_only_the_device_host_knows_comes_back_as_a_configuration_error(lig
     assert "2 neuron cores needed, this host has 0" in message
     (child,) = light.fleet.children(run_id)
     assert light.end(child["id"])[0] == "ConfigurationFailed"
+    last = "Engine execution exited"  # Prefect's word on every run that failed; logs arrive in batches
+    assert light.fleet.until(lambda: any(last in line for line in light.fleet.logs(run_id)), 60, poll_s=1)
     log = "\n".join(light.fleet.logs(run_id))
     assert "2 neuron cores needed" in log
     assert "cannot be resolved into an exception" not in log
