@@ -189,7 +189,7 @@ def _warnings(
     if stability.tail_grows:
         found.append("the largest error still grows with the number of seeds: calibrate with more")
     if envelope.held_out_beyond:
-        found.append(f"held-out clean runs leave the envelope: {envelope.bound}")
+        found.append(f"clean runs that the envelope was not fitted on: {envelope.bound}")
     found += problems
     found += [f"{name}: {problem}" for name, audit in spans.items() for problem in audit.problems]
     return found

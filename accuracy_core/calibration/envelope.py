@@ -110,7 +110,7 @@ def _bound(runs: int, beyond: list[list[str]]) -> str:
         return f"no alarm in {runs} runs: the rate is below {min(1.0, 3 / runs):.1%} with 95 % confidence, no less"
     counts = Counter(name for names in beyond for name in names)
     told = ", ".join(f"{name} {count}" for name, count in counts.items())
-    return f"{len(beyond)} alarms in {runs} runs ({told})"
+    return f"{len(beyond)} of {runs} runs leave it ({told})"
 
 
 def _figures(fp32: torch.Tensor, base: torch.Tensor, target: torch.Tensor, dtype: str) -> _Run:

@@ -13,6 +13,8 @@ from accuracy_core.calibration.relative_error import relative_error
 from accuracy_core.schemas.base import Part
 
 E4M3_MAX = 448.0
+#: name of a layer -> its e4m3 bytes and its scales
+Stored = dict[str, tuple[torch.Tensor, torch.Tensor]]
 
 
 class QuantisationNoise(Part):
@@ -35,21 +37,27 @@ def dequantise(narrow: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     return narrow.float() * scale
 
 
-@contextmanager
-def quantised(model: nn.Module) -> Iterator[int]:
-    """Inside, every linear layer but lm_head holds weights that went through e4m3, in the model's dtype.
+def quantise_linears(model: nn.Module) -> Stored:
+    """Bytes and scales of every linear layer but lm_head."""
+    return {
+        name: quantise(module.weight)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and not name.endswith("lm_head")
+    }
 
-    Yields the number of layers. The weights come back on leaving.
-    """
-    layers = [m for name, m in model.named_modules() if isinstance(m, nn.Linear) and not name.endswith("lm_head")]
-    kept = [layer.weight.data for layer in layers]
+
+@contextmanager
+def holding(model: nn.Module, stored: Stored) -> Iterator[None]:
+    """Inside, the layers in `stored` hold those bytes, dequantised into the model's dtype; their own come back."""
+    weights = {name: model.get_parameter(f"{name}.weight") for name in stored}
+    kept = {name: weight.data for name, weight in weights.items()}
     try:
-        for layer in layers:
-            layer.weight.data = dequantise(*quantise(layer.weight.data)).to(layer.weight.dtype)
-        yield len(layers)
+        for name, weight in weights.items():
+            weight.data = dequantise(*stored[name]).to(weight.dtype)
+        yield
     finally:
-        for layer, weight in zip(layers, kept, strict=True):
-            layer.weight.data = weight
+        for name, weight in weights.items():
+            weight.data = kept[name]
 
 
 def quantisation_noise(
@@ -57,14 +65,16 @@ def quantisation_noise(
 ) -> QuantisationNoise:
     """The low-precision model with FP8 weights against FP32 weights, and against FP32 arithmetic on the same bytes.
 
-    `fp32` and `narrow` are one checkpoint in two dtypes, `run(model)` gives logits (rows, vocab).
+    `fp32` and `narrow` are one checkpoint in two dtypes, `run(model)` gives logits (rows, vocab). The bytes are made
+    once, from the FP32 weights: quantising what bfloat16 has rounded gives others.
     """
-    with quantised(narrow) as layers:
+    stored = quantise_linears(fp32)
+    with holding(narrow, stored):
         target = run(narrow)
-    with quantised(fp32):
+    with holding(fp32, stored):
         same_bytes = run(fp32)
     return QuantisationNoise(
         against_fp32_weights=relative_error(target, fp32_logits),
         against_same_bytes=relative_error(target, same_bytes),
-        layers=layers,
+        layers=len(stored),
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from accuracy_core.errors import InputMismatchError
-from accuracy_core.modules.limits import limits
+from accuracy_core.modules.limits import ModuleLimits, limits
 from accuracy_core.numerics import bhattacharyya, error_ratio, l2_floor, linf_floor
 from accuracy_core.numerics.log_histogram import histogram
 
@@ -95,8 +95,11 @@ def assert_close_three_way(baseline: Tensors, expected: Tensors, actual: Tensors
     return result
 
 
-def closeness_three_way(baseline: Tensors, expected: Tensors, actual: Tensors) -> ThreeWayCloseness:
-    """As `assert_close_three_way`, without raising for a difference."""
+def closeness_three_way(
+    baseline: Tensors, expected: Tensors, actual: Tensors, *, bounds: ModuleLimits | None = None
+) -> ThreeWayCloseness:
+    """As `assert_close_three_way`, without raising for a difference; by other `bounds` where they are given."""
+    bounds = bounds or limits()
     bits = _bits(expected)
     triples = [(f, b, t) for (t, f), (b, _) in zip(_pairs(actual, baseline), _pairs(expected, baseline), strict=True)]
     if not all(bool(torch.isfinite(f).all() and torch.isfinite(b).all()) for f, b, _ in triples):
@@ -110,15 +113,15 @@ def closeness_three_way(baseline: Tensors, expected: Tensors, actual: Tensors) -
     reference = torch.cat([f.flatten() for f, _, _ in triples])
     floor = l2_floor(reference.norm(), bits)
     sigma = float(error_ratio(target.norm(), base.norm(), floor))
-    bc = float(bhattacharyya(histogram(base[None]), histogram(target[None]), min_samples=limits().bc_min_samples))
+    bc = float(bhattacharyya(histogram(base[None]), histogram(target[None]), min_samples=bounds.bc_min_samples))
     linf, l2 = (max(_ratios(*triple, bits)[i] for triple in triples) for i in (0, 1))
     noise = float(base.norm() or floor) / math.sqrt(max(len(base), 1))
     lean = float((reference.sign() * (target - base)).mean()) / noise if noise else 0.0
-    return _judge(sigma, bc, linf, l2, lean)
+    return _judge(sigma, bc, linf, l2, lean, bounds)
 
 
-def _judge(sigma: float, bc: float, linf: float, l2: float, lean: float) -> ThreeWayCloseness:
-    bounds, problems = limits(), []
+def _judge(sigma: float, bc: float, linf: float, l2: float, lean: float, bounds: ModuleLimits) -> ThreeWayCloseness:
+    problems = []
     if not (bc >= bounds.bc or sigma <= bounds.sigma_ratio):  # NaN is in neither
         problems.append(f"sigma ratio {sigma:.3g} > {bounds.sigma_ratio:g} and BC {bc:.4f} < {bounds.bc:g}")
     if not linf < bounds.linf_ratio:

@@ -15,8 +15,10 @@ from accuracy_core.modules.closeness import ThreeWayCloseness, closeness_three_w
 from accuracy_core.modules.executor import ModuleExecutor, ModuleInput
 from accuracy_core.modules.hf_executor import HfModuleExecutor
 from accuracy_core.modules.kinds import Wiring, layer_input, module_kinds, wire
+from accuracy_core.modules.limits import ModuleLimits
 from accuracy_core.modules.result import ModuleCheck, ModuleValidationResult
 from accuracy_core.outcome import Outcome, Verdict
+from accuracy_core.schemas import Tolerances
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -70,17 +72,19 @@ def validate_modules(
     layers: Sequence[int] = (0,),
     dtype: torch.dtype = torch.bfloat16,
     plan: Plan | None = None,
+    tolerances: Tolerances | None = None,
     on_failure: OnFailure | None = None,
     progress: Progress = lambda done, total, what: None,
 ) -> ModuleValidationResult:
     """Compare `target`'s modules three-way with those of `checkpoint` in FP32 and in `dtype`.
 
     `kinds` None takes every kind that the model has; a kind asked for by name that it lacks is "not measured". A module
-    that fails to run is recorded and the others go on. `on_failure` may draw figures and returns their path.
+    that fails to run is recorded and the others go on. `tolerances`, for instance a calibration's, may hold bounds of
+    their own under `extra.modules`. `on_failure` may draw figures and returns their path.
 
-    Raises ConfigurationError for an unknown kind or a layer that does not exist.
+    Raises ConfigurationError for an unknown kind, a layer that does not exist, bounds that are not usable.
     """
-    plan = plan or Plan()
+    plan, bounds = plan or Plan(), ModuleLimits.of(tolerances)
     chosen = module_kinds(kinds)
     checks: list[ModuleCheck] = []
     done: set[tuple[str, ...]] = set()
@@ -97,7 +101,7 @@ def validate_modules(
                     checks.append(_unmeasured(kind, layer, "the model has no such module"))
             elif wiring.read not in done or wiring.feed:  # the embedding is the same for every layer
                 done.add(wiring.read)
-                checks += _check(wiring, sides, plan, on_failure)
+                checks += _check(wiring, sides, plan, bounds, on_failure)
     return ModuleValidationResult(
         target=target.name,
         dtype=str(dtype).removeprefix("torch."),
@@ -121,21 +125,23 @@ class _Sides:
         return Compared(given, self.fp32.run(given), self.expected.run(given), self.target.run(given))
 
 
-def _check(wiring: Wiring, sides: _Sides, plan: Plan, on_failure: OnFailure | None) -> list[ModuleCheck]:
+def _check(
+    wiring: Wiring, sides: _Sides, plan: Plan, bounds: ModuleLimits, on_failure: OnFailure | None
+) -> list[ModuleCheck]:
     try:
         compared = [sides.run(wiring, plan, seed) for seed in range(plan.seeds)]
     except (NotMeasuredError, ConfigurationError) as error:
         return [_unmeasured(wiring.kind, wiring.layer, error.message)]
     found = []
     for phase in ("prefill", "decode")[: 1 + bool(plan.decode)]:
-        check = _judge(wiring, phase, compared)
+        check = _judge(wiring, phase, compared, bounds)
         if check.verdict is Verdict.FAIL and on_failure is not None:
             check = check.model_copy(update={"figure": on_failure(check, compared)})
         found.append(check)
     return found
 
 
-def _judge(wiring: Wiring, phase: str, compared: list[Compared]) -> ModuleCheck:
+def _judge(wiring: Wiring, phase: str, compared: list[Compared], bounds: ModuleLimits) -> ModuleCheck:
     base: dict[str, Any] = {
         "kind": wiring.kind, "layer": wiring.layer, "phase": phase, "taps": list(wiring.read), "inputs": len(compared),
     }  # fmt: skip
@@ -145,7 +151,7 @@ def _judge(wiring: Wiring, phase: str, compared: list[Compared]) -> ModuleCheck:
             side += tensors
     fp32, expected, target = sides
     try:
-        result = closeness_three_way(fp32, expected, target)
+        result = closeness_three_way(fp32, expected, target, bounds=bounds)
     except ConfigurationError as error:  # shapes that differ are the target's fault; NaN on our side is not
         outcome = Outcome.NUMERICS if "shapes" in error.message else Outcome.NOT_MEASURED
         verdict = Verdict.FAIL if outcome is Outcome.NUMERICS else None

@@ -69,7 +69,7 @@ def test_default_map_is_the_documented_one() -> None:
 
 def test_every_limit_has_a_provenance() -> None:
     tolerances = default_tolerances()
-    names = {"top_k", "n_ulps"}
+    names = {"calibration", "top_k", "n_ulps"}
     names |= {f"aggregate.{n}" for n in type(tolerances.aggregate).model_fields}
     names |= {f"guards.{n}" for n, v in tolerances.guards.model_dump().items() if v is not None}
     names |= {f"extra.{part}.{n}" for part, limits in tolerances.extra.items() for n in limits}

@@ -9,8 +9,8 @@
     for (const [id, figure] of Object.entries(figures)) {
       const lines = figure.lines || [];
       Plotly.react(id, figure.traces, {
-        height: 300, margin: { l: 60, r: 16, t: 12, b: 44 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-        font: { color: text, size: 12 }, barmode: "group", legend: { orientation: "h", y: 1.16 }, showlegend: figure.traces.length > 1,
+        height: 340, margin: { l: 60, r: 16, t: 12, b: 80 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+        font: { color: text, size: 12 }, barmode: "group", legend: { orientation: "h", y: -0.25 }, showlegend: figure.traces.length > 1,
         xaxis: { ...axis(figure.x, false), type: undefined }, yaxis: { ...axis(figure.y, figure.log), type: figure.log ? "log" : undefined },
         shapes: lines.map(({ y }) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: { color: fail, width: 1, dash: "dash" } })),
         annotations: lines.map(({ y, text: label }) => ({ xref: "paper", x: 1, xanchor: "right", yanchor: "bottom", y: figure.log ? Math.log10(y) : y, text: label, showarrow: false, font: { color: fail, size: 11 } })),
