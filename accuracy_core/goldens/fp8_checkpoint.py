@@ -35,6 +35,11 @@ def is_fp8(config: PreTrainedConfig) -> bool:
     return all(item.get("num_bits") == 8 and item.get("type") == "float" for item in weights)
 
 
+def is_beside_weights(name: str) -> bool:
+    """Whether a tensor of an FP8 checkpoint is a scale: no parameter of the dequantised model."""
+    return name.endswith((*_SCALES, *_NOT_WEIGHTS))
+
+
 def _quantization(config: PreTrainedConfig) -> dict[str, Any]:
     found = getattr(config, "quantization_config", None)
     if found is None or isinstance(found, dict):
@@ -133,7 +138,7 @@ def _dequantized(
     for file in files:
         with safe_open(file, framework="pt") as content:
             for name in content.keys():  # noqa: SIM118
-                if name.endswith((*_SCALES, *_NOT_WEIGHTS)):
+                if is_beside_weights(name):
                     continue
                 tensor = content.get_tensor(name)
                 if tensor.dtype is torch.float8_e4m3fn:

@@ -37,7 +37,7 @@ def checkpoint_facts(spec: EngineSpec, folder: Path, *, load: bool = True, chat:
         tokenizer=tokenizer,
         tokenizer_problem=problem,
         target_tokenizer=_tokenizer(str(folder), spec.tokenizer)[0] if other and own_tokenizer else None,
-        loads=(reference_load(spec, folder),) if load else (),
+        loads=(report,) if load and (report := reference_load(spec, folder)) is not None else (),
     )
 
 
@@ -66,14 +66,23 @@ def read_tensor(folder: Path, name: str) -> torch.Tensor:
     raise ConfigurationError(f"{folder} has no tensor {name!r}")
 
 
-def reference_load(spec: EngineSpec, folder: Path) -> LoadReport:
+def reference_load(spec: EngineSpec, folder: Path) -> LoadReport | None:
     """What transformers says when it loads the checkpoint without its data: names and shapes are compared all the
-    same."""
+    same. None for quantised weights that have no reference here.
+
+    FP8 weights are loaded as the reference loads them: plain, their scales beside them.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM
+
+    from accuracy_core.goldens.fp8_checkpoint import is_beside_weights, is_fp8
 
     try:
         with quiet_transformers():
             config = AutoConfig.from_pretrained(folder, trust_remote_code=spec.trust_remote_code)
+            if getattr(config, "quantization_config", None) is not None:
+                if not is_fp8(config):
+                    return None
+                del config.quantization_config
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 folder,
                 config=config,
@@ -83,11 +92,12 @@ def reference_load(spec: EngineSpec, folder: Path) -> LoadReport:
                 ignore_mismatched_sizes=True,
             )
         info: dict[str, Any] = loaded[1]
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
         return LoadReport("reference", error=f"{type(error).__name__}: {error}"[:500])
-    mismatched = tuple(sorted(str(item[0] if isinstance(item, tuple) else item) for item in info["mismatched_keys"]))
+    mismatched = {str(item[0] if isinstance(item, tuple) else item) for item in info["mismatched_keys"]}
+    unexpected = {name for name in info["unexpected_keys"] if not is_beside_weights(name)}
     return LoadReport(
-        "reference", tuple(sorted(info["missing_keys"])), tuple(sorted(info["unexpected_keys"])), mismatched
+        "reference", tuple(sorted(info["missing_keys"])), tuple(sorted(unexpected)), tuple(sorted(mismatched))
     )
 
 

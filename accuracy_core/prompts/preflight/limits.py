@@ -15,6 +15,7 @@ class PreflightLimits(Part):
     truncated_wrong: float = Field(gt=0, le=1)
     truncated_doubtful: float = Field(gt=0, le=1)
     unmatched_doubtful: float = Field(gt=0, le=1)
+    largest_weight: float = Field(gt=0)
     right_elsewhere: float = Field(gt=0, le=1)
     sampled_documents: int = Field(ge=1)
     least_requests: int = Field(ge=1, description="below this many requests a share says nothing")

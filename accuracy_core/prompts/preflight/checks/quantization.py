@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from accuracy_core.prompts.preflight.facts import PreflightFacts
+from accuracy_core.prompts.preflight.limits import limits
 from accuracy_core.prompts.preflight.registry import preflight_check, remark, unmeasured, wrong
 from accuracy_core.schemas import Finding
 
-_NARROW = ("F8_E4M3", "F8_E5M2", "I8")
+#: largest number of each
+_LARGEST = {"F8_E4M3": 448.0, "F8_E5M2": 57344.0, "I8": 127.0}
 _SCALES = ("weight_scale", "weight_scale_inv", "scales")
 _FIX = "take the weights and their scales from one revision of the checkpoint, or quantise it again"
 
 
 @preflight_check("quantization", "checkpoint", "do quantised weights and their scales belong together?")
 def check_quantization(facts: PreflightFacts) -> Iterator[Finding]:
-    """Existence and shape from the headers; values (finite, positive) from the scales themselves."""
+    """Existence and shape from the headers; values (finite, positive, no reciprocals) from the scales themselves."""
     if not facts.tensors:
         yield unmeasured("quantization", "the weights' headers were not read")
         return
     declared = quantization(facts.config)
-    narrow = [name for name, info in facts.tensors.items() if info.dtype in _NARROW and name.endswith(".weight")]
+    narrow = [name for name, info in facts.tensors.items() if info.dtype in _LARGEST and name.endswith(".weight")]
     method = facts.spec.quantization or declared.get("quant_method")
     if narrow and not declared:
         yield wrong(
@@ -52,27 +56,47 @@ def quantization(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _problem(facts: PreflightFacts, weight: str) -> str:
-    stem = weight.removesuffix("weight")
+    """Why the weight's scale cannot be its own; '' when it can."""
+    stem, info = weight.removesuffix("weight"), facts.tensors[weight]
     scale = next((stem + name for name in _SCALES if stem + name in facts.tensors), None)
     if scale is None:
         return "it has no scale"
-    shape, rows = facts.tensors[scale].shape, facts.tensors[weight].shape[0]
-    elements = 1
-    for side in shape:
-        elements *= side
-    blocks = len(shape) == 2 and shape[0] <= rows and shape[1] <= facts.tensors[weight].shape[-1]
-    if elements != 1 and shape[0] != rows and not (blocks and rows % max(shape[0], 1) < rows):
-        return f"its scale {scale} is {shape}, the weight has {rows} rows"
-    if len(shape) == 1 and elements not in (1, rows):
-        return f"its scale {scale} has {elements} values, the weight has {rows} rows"
-    if facts.folder is not None:
-        import torch
+    shape, block = facts.tensors[scale].shape, block_size(facts.config)
+    if not _fits(shape, info.shape, block):
+        blocks = f" in blocks of {block[0]} × {block[1]}" if block else ""
+        return f"its scale {scale} is {shape}, the weight has {info.shape[0]} rows{blocks}"
+    return _wrong_values(facts.folder, scale, _LARGEST[info.dtype]) if facts.folder is not None else ""
 
-        from accuracy_core.prompts.preflight.gather import read_tensor
 
-        values = read_tensor(facts.folder, scale).float()
-        if not bool(torch.isfinite(values).all()):
-            return f"its scale {scale} has NaN or infinite values"
-        if not bool((values > 0).all()):
-            return f"its scale {scale} has zero or negative values"
+def _fits(scale: tuple[int, ...], weight: tuple[int, ...], block: tuple[int, int] | None) -> bool:
+    """One scale for the tensor, one a row, or one a block where the config says that there are blocks."""
+    if math.prod(scale) == 1 or scale in ((weight[0],), (weight[0], 1)):
+        return True
+    return block is not None and scale == tuple(-(-size // part) for size, part in zip(weight, block, strict=False))
+
+
+def block_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Rows and columns that share a scale, as fp8 and compressed-tensors write it; None: no blocks."""
+    declared = quantization(config)
+    groups = declared.get("config_groups")
+    weights = [group.get("weights") or {} for group in groups.values()] if isinstance(groups, Mapping) else []
+    for size in (declared.get("weight_block_size"), *(item.get("block_structure") for item in weights)):
+        if isinstance(size, list) and len(size) == 2:
+            return int(size[0]), int(size[1])
+    return None
+
+
+def _wrong_values(folder: Path, scale: str, largest: float) -> str:
+    import torch
+
+    from accuracy_core.prompts.preflight.gather import read_tensor
+
+    values = read_tensor(folder, scale).float()
+    if not bool(torch.isfinite(values).all()):
+        return f"its scale {scale} has NaN or infinite values"
+    if not bool((values > 0).all()):
+        return f"its scale {scale} has zero or negative values"
+    reach = float(values.max()) * largest
+    if reach > limits().largest_weight:
+        return f"its scale {scale} lets weights reach {reach:.3g}: is it the reciprocal?"
     return ""
