@@ -13,6 +13,7 @@ from accuracy_core.errors import ConfigurationError, NotMeasuredError
 from accuracy_core.pipeline.defaults import EMBEDDED, default_thresholds
 from accuracy_core.pipeline.limits import limits_for
 from accuracy_core.pipeline.mirror import synchronised, working_dir
+from accuracy_core.pipeline.module_checks import check_module_validation
 from accuracy_core.pipeline.versions import versions
 from accuracy_core.schemas import EngineSpec, RunDir, RunParameters, Schema
 
@@ -63,7 +64,8 @@ def resolve_run(parameters: RunParameters, *, engine_here: bool = True) -> Run:
     `engine_here` False leaves out what only the host of the engine can tell: its cores, its interpreter, its ports.
 
     Raises ConfigurationError for: a missing model or one without a tokenizer, a prompt that is too long, an unknown
-    task, a threshold on a metric that does not exist, results that are not there, an unknown plugin or fault, a
+    task, a threshold on a metric that does not exist, results that are not there, an unknown plugin or fault, a module
+    that the model does not have, a
     calibration of another target, no engine interpreter, a port that is taken, an output directory that cannot be
     written, a stage whose input is missing, a directory that holds stages of another target.
     """
@@ -74,10 +76,13 @@ def resolve_run(parameters: RunParameters, *, engine_here: bool = True) -> Run:
     if parameters.engine.model == EMBEDDED and own and not parameters.thresholds:
         parameters = parameters.model_copy(update={"thresholds": default_thresholds(parameters.evaluation)})
     _check_plugins(parameters)
+    _check_accepted(parameters)
     if engine_here:
         _check_engine(parameters)
     _check_prompts(parameters, model_path)
     _check_modules(parameters, model_path)
+    if "module_validation" in parameters.stages:
+        check_module_validation(parameters, model_path)
     if "evaluate" in parameters.stages and parameters.evaluation.results is None:
         _check_evaluation(parameters, engine_here)
     _check_results(parameters)
@@ -130,6 +135,12 @@ def _check_plugins(parameters: RunParameters) -> None:
         raise ConfigurationError(
             f"unknown prompt plugin: {', '.join(unknown)}", fix=f"known plugins: {', '.join(sorted(PLUGIN_REGISTRY))}"
         )
+
+
+def _check_accepted(parameters: RunParameters) -> None:
+    from accuracy_core.prompts.preflight import require_known
+
+    require_known(parameters.preflight.accept)
 
 
 def _check_prompts(parameters: RunParameters, model_path: str) -> None:
@@ -215,7 +226,7 @@ def _check_earlier_stages(parameters: RunParameters, run_dir: RunDir) -> None:
 
 def _check_target(run: Run) -> None:
     """A run of some stages must not mix its results with those of another model, engine or fault."""
-    left_out = {"evaluate", "task_analysis", "prompt_analysis"} - set(run.parameters.stages)
+    left_out = {"evaluate", "task_analysis", "prompt_analysis", "module_validation"} - set(run.parameters.stages)
     if not left_out or not run.run_dir.run_config.exists():
         return
     before = run.run_dir.read(run.run_dir.run_config, Run)

@@ -67,8 +67,8 @@ def test_wrong_tokens_are_named_with_a_fix(facts, right, check, change):
 def test_another_chat_template(facts):
     other = facts.tokenizer("user: 12+34\nassistant:").input_ids
     (finding,) = errors(facts, SeenRequest(messages=MESSAGES, token_ids=other))
-    assert finding.check in ("tokenisation", "chat_template")
-    assert "template" in finding.fix or "tokenizer" in finding.fix
+    assert finding.check == "chat_template"
+    assert "template" in finding.fix
 
 
 def test_a_conversation_without_a_template(facts):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 
@@ -38,8 +39,11 @@ def check_dtype(facts: PreflightFacts) -> Iterator[Finding]:
 
 
 def checkpoint_dtype(facts: PreflightFacts) -> str | None:
-    """From the weights themselves (the commonest floating dtype), else from config.json."""
-    counts = Counter(_NAMES[info.dtype] for info in facts.tensors.values() if info.dtype in _NAMES)
+    """From the weights themselves (what most numbers are stored in), else from config.json."""
+    counts: Counter[str] = Counter()
+    for info in facts.tensors.values():
+        if info.dtype in _NAMES:
+            counts[_NAMES[info.dtype]] += math.prod(info.shape)
     if counts:
         return counts.most_common(1)[0][0]
     named = facts.config.get("dtype") or facts.config.get("torch_dtype")

@@ -23,6 +23,8 @@ def check_tokens(facts: PreflightFacts) -> Iterator[Finding]:
     for request in known:
         expected = expected_ids(facts.tokenizer, request)
         kind = deviation(request.token_ids or [], expected, facts.tokenizer.bos_token_id)
+        if kind == "tokenisation" and request.messages is not None:
+            kind = "chat_template"
         if kind:
             kinds.setdefault(kind, []).append((request, expected))
     for kind, found in kinds.items():
