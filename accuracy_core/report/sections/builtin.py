@@ -11,12 +11,14 @@ from accuracy_core.report.sections.overview import (
     ProvenanceSection,
     TriageSection,
 )
+from accuracy_core.report.sections.preflight import PreflightSection
 from accuracy_core.report.sections.task_analysis import TaskAnalysisPlugin
 from accuracy_core.report.sections.tensor_compare import TensorCompareSection
 
 for _section in (
     CulpritSection(),
     PromptCardsSection(),
+    PreflightSection(),
     TriageSection(),
     LegendSection(),
     ProvenanceSection(),
