@@ -68,6 +68,7 @@ def calibrate_here(order: CalibrationOrder) -> Calibrated | Conclusion:
     A calibration that was refused or failed on the way gives the conclusion that says why; an order that cannot be
     carried out raises ConfigurationError before anything is started.
     """
+    _output(order)
     prepare(order)
     with hang_up_interrupts(), local_api():
         state: State[Any] = calibrate(order, return_state=True)

@@ -21,7 +21,7 @@ from accuracy_core.calibration.output_floor import DELTAS, measure_floor
 from accuracy_core.calibration.quantisation import quantisation_noise
 from accuracy_core.calibration.random_model import MOST_GROWTH, MOST_TRAINED_GROWTH, soundness
 from accuracy_core.calibration.relative_error import per_seed_errors
-from accuracy_core.calibration.seed_stability import FIRST, SeedStability, seed_stability
+from accuracy_core.calibration.seed_stability import SeedStability, check_seeds, seed_stability
 from accuracy_core.calibration.span_audit import span_audit
 from accuracy_core.calibration.tolerance import tolerance
 from accuracy_core.calibration.variants import VARIANTS
@@ -73,10 +73,7 @@ def calibrate(
         raise ConfigurationError(
             f"{subject.dtype} has no noise against FP32 to calibrate", fix="calibrate bfloat16 or float16"
         )
-    if inputs.seeds < FIRST:
-        raise ConfigurationError(
-            f"{inputs.seeds} seeds are too few for a statement about the tail", fix=f"use at least {FIRST}"
-        )
+    check_seeds(inputs.seeds)
     with torch_threads(1):
         return _measure(subject, inputs, versions, quantise, progress)
 

@@ -28,15 +28,20 @@ class SeedStability(Part):
     errors: list[float] = Field(description="one for each seed, in order")
 
 
+def check_seeds(count: int) -> None:
+    """Raises ConfigurationError for fewer than 20 seeds."""
+    if count < FIRST:
+        raise ConfigurationError(
+            f"{count} seeds are too few for a statement about the tail", fix=f"use at least {FIRST}"
+        )
+
+
 def seed_stability(errors: Sequence[float], allowed: float) -> SeedStability:
     """Figures of `errors`, one per seed, against the tolerance `allowed`.
 
     Raises ConfigurationError for fewer than 20 seeds: the maximum of a handful understates the tail.
     """
-    if len(errors) < FIRST:
-        raise ConfigurationError(
-            f"{len(errors)} seeds are too few for a statement about the tail", fix=f"use at least {FIRST}"
-        )
+    check_seeds(len(errors))
     least, most, first = min(errors), max(errors), max(errors[:FIRST])
     exact = most == 0
     return SeedStability(

@@ -11,6 +11,7 @@ from accuracy_core.calibration.corpus import bundled_texts, corpus_prompts, text
 from accuracy_core.calibration.material import Inputs, Source
 from accuracy_core.calibration.order import CalibrationOrder
 from accuracy_core.calibration.random_model import llama_shape
+from accuracy_core.calibration.seed_stability import check_seeds
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.models import model_fingerprint, resolve_model
 from accuracy_core.models.architectures import architecture_config
@@ -26,8 +27,10 @@ _RANDOM = re.compile(r"random:(?P<name>.+?)(@(?P<width>\d*\.?\d+))?(x(?P<layers>
 def resolve_order(order: CalibrationOrder) -> tuple[Subject, Inputs]:
     """The subject and the seeded inputs of an order; loads no weights.
 
-    Raises ConfigurationError for a model that is not there, a shape that cannot be made, texts that are too few.
+    Raises ConfigurationError for a model that is not there, a shape that cannot be made, texts or seeds that are too
+    few.
     """
+    check_seeds(order.seed_count)
     if order.model.startswith("random:"):
         config = _random_config(order.model)
         made = {"recipe": RECIPE, "config": _plain(config), "seed": 0}

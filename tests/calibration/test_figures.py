@@ -97,6 +97,24 @@ def test_underflow_is_counted():
         span_audit(torch.tensor([NAN]))
 
 
+def adamw_updates(least_code: int) -> torch.Tensor:
+    """Steps of an optimizer whose second moment is stored as 8-bit codes from `least_code` on: where the code is 0 and
+    the gradient next to nothing, the denominator collapses."""
+    draw = torch.Generator().manual_seed(3)
+    moment = torch.randint(least_code, 256, (200_000,), generator=draw) / 255
+    gradient, momentum = (torch.randn(200_000, generator=draw) for _ in range(2))
+    return momentum / ((0.999 * moment + 0.001 * gradient.square()).sqrt() + 1e-8)
+
+
+def test_an_underflowing_second_moment_is_flagged_by_the_energy_rule():
+    found = span_audit(adamw_updates(0))
+    assert found.largest_share > 0.3
+    assert any("8 of 200000 elements carry" in problem for problem in found.problems)
+    healed = span_audit(adamw_updates(1))
+    assert healed.problems == []
+    assert healed.largest_share < 0.05
+
+
 def test_scales_that_can_be_written_down():
     assert representable(torch.tensor(0.03125))
     assert not representable(torch.tensor(0.0314))
