@@ -14,13 +14,14 @@ from prefect.futures import PrefectFuture
 
 from accuracy_core.errors import AssayError, InfrastructureError, NotMeasuredError
 from accuracy_core.pipeline.claim import claimed
-from accuracy_core.pipeline.earlier import earlier_analysis, earlier_task_status
+from accuracy_core.pipeline.earlier import earlier_analysis, earlier_modules, earlier_task_status
 from accuracy_core.pipeline.handover import take_failure
 from accuracy_core.pipeline.preflight_stage import earlier_preflight
 from accuracy_core.pipeline.run import Run, record, resolve_run, with_output_dir
 from accuracy_core.prompts.conclusion import Conclusion, conclude
-from accuracy_core.schemas import PromptAnalysisStatus, RunDir, RunParameters, TaskStatus
+from accuracy_core.schemas import ModuleValidationResult, PromptAnalysisStatus, RunDir, RunParameters, TaskStatus
 from flows.device_eval import device_eval
+from flows.device_modules import device_modules
 from flows.device_prompt import device_prompt
 from flows.dispatch import StageEnd, Target, run_stage, under_worker, wait_for_api
 from flows.hooks import cancel_children
@@ -32,6 +33,7 @@ from flows.signals import hang_up_interrupts
 from flows.stage_flow import log_failure
 from flows.states import state_of
 from tasks.evaluation import obtain_evaluation
+from tasks.module_validation import obtain_modules
 from tasks.opaque import opaque
 from tasks.preflight import require_right_requests, require_right_setup
 from tasks.prompt_analysis import goldens_task, obtain_analysis
@@ -58,6 +60,11 @@ def accuracy_debugger(
         parameters: model, engine, tasks, thresholds and what to analyse.
         placement: which device pool does the work, and how urgent it is.
     """
+    return debugged(parameters, placement)
+
+
+def debugged(parameters: RunParameters, placement: Placement) -> State[Any]:
+    """The stages of `parameters`, one after the other, inside the current flow run; its final state."""
     try:
         run = resolve_run(with_run_directory(parameters), engine_here=not under_worker())
         with claimed(run.run_dir), tags(*tags_of(parameters)):
@@ -76,12 +83,15 @@ def _debug(run: Run, placement: Placement) -> Conclusion:
     stages = run.parameters.stages
     task_status: TaskStatus | None = None
     analysis: PromptAnalysisStatus | None = None
+    modules: ModuleValidationResult | None = None
     try:
         require_right_setup(run)
         if "task_analysis" not in stages:
             task_status = earlier_task_status(run)
         if "prompt_analysis" not in stages:
             analysis = earlier_analysis(run)
+        if "module_validation" not in stages:
+            modules = earlier_modules(run)
         evaluate = "evaluate" in stages and run.parameters.evaluation.results is None
         ahead = _references_ahead(run) if evaluate else None
         if evaluate and not obtain_evaluation(run, None):
@@ -98,16 +108,21 @@ def _debug(run: Run, placement: Placement) -> Conclusion:
                     goldens_task(opaque(run))
                 _on_device(run, device_prompt, placement)
                 analysis = earlier_analysis(run)
+        if "module_validation" in stages:
+            modules = obtain_modules(run, None)
+            if modules is None:
+                _on_device(run, device_modules, placement)
+                modules = earlier_modules(run)
         skipped = _left_out(run, task_status, analysis)
-        conclusion = conclude(task_status, analysis, skipped=skipped, preflight=earlier_preflight(run))
+        conclusion = conclude(task_status, analysis, skipped=skipped, preflight=earlier_preflight(run), modules=modules)
     except AssayError as error:
         log_failure(error)
-        conclusion = conclude(task_status, analysis, error=error)
+        conclusion = conclude(task_status, analysis, error=error, modules=modules)
     if "report" in stages:
         try:
             report_task(opaque(run), opaque(conclusion))
         except Exception as error:  # a page that cannot be written must not cost what was found
-            return conclude(task_status, analysis, error=error)
+            return conclude(task_status, analysis, error=error, modules=modules)
     return conclusion
 
 
@@ -140,7 +155,8 @@ def _on_device(run: Run, stage: Any, placement: Placement) -> None:
     if end.kind is StateType.COMPLETED or end.name == "AccuracyFailed":
         return
     if end.name == "NotMeasured":
-        if stage is device_prompt and earlier_analysis(run) is not None:
+        left = {device_prompt: earlier_analysis, device_modules: earlier_modules}.get(stage)
+        if left is not None and left(run) is not None:
             return  # it did run, and says itself what it could not measure
         raise NotMeasuredError(end.message)
     raise _broken(stage.name, end)

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from accuracy_core.schemas import RunParameters
 
-LevelName = Literal["accuracy", "logits"]
+LevelName = Literal["accuracy", "logits", "modules"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,12 @@ def _accuracy_debugger() -> Any:
     return accuracy_debugger
 
 
+def _module_validation() -> Any:
+    from flows.module_validation import module_validation
+
+    return module_validation
+
+
 def _as_given(parameters: RunParameters) -> RunParameters:
     return parameters
 
@@ -45,9 +51,17 @@ def _curated(parameters: RunParameters) -> RunParameters:
     )
 
 
+def modules_alone(parameters: RunParameters) -> RunParameters:
+    """No evaluation and no prompts: modules on seeded inputs."""
+    stages = ["preflight", "module_validation", "report"]
+    refresh = [stage for stage in parameters.refresh if stage in stages]
+    return parameters.model_copy(update={"stages": stages, "refresh": refresh})
+
+
 #: a further level is one line here, and its name in `LevelName`
 LEVELS: dict[LevelName, Level] = {
     "accuracy": Level(1, _accuracy_debugger, "accuracy-debugger/nightly", _as_given),
     "logits": Level(2, _accuracy_debugger, "accuracy-debugger/nightly", _curated),
+    "modules": Level(3, _module_validation, "module-validation/nightly", modules_alone),
 }
 assert set(LEVELS) == set(get_args(LevelName))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Any
 from uuid import UUID
 
+from accuracy_core.grading.order import GradeOrder
 from accuracy_core.schemas import RunParameters
 from tasks.showing import showing
 
@@ -16,6 +18,15 @@ def run_name() -> str:
     given: Any = flow_run.parameters.get("parameters")
     parameters = given if isinstance(given, RunParameters) else RunParameters.model_validate(given or {})
     return name_of(parameters)
+
+
+def grade_name() -> str:
+    """`grade-<task>-<submission>-<device>` of the current flow run, which has a parameter `order`."""
+    from prefect.runtime import flow_run
+
+    given: Any = flow_run.parameters.get("order")
+    order = given if isinstance(given, GradeOrder) else GradeOrder.model_validate(given)
+    return f"grade-{order.task}-{PurePath(order.submission).stem}-{order.device}"
 
 
 def name_of(parameters: RunParameters) -> str:
@@ -44,4 +55,6 @@ def tag_run(tags: list[str]) -> None:
 def _what(parameters: RunParameters) -> str:
     if "evaluate" in parameters.stages or "task_analysis" in parameters.stages:
         return "+".join(parameters.evaluation.tasks)
-    return "prompts" if "prompt_analysis" in parameters.stages else "report"
+    if "prompt_analysis" in parameters.stages:
+        return "prompts"
+    return "modules" if "module_validation" in parameters.stages else "report"

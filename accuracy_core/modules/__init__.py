@@ -11,8 +11,8 @@ from accuracy_core.modules.closeness import (
 from accuracy_core.modules.executor import ModuleExecutor, ModuleInput
 from accuracy_core.modules.hf_executor import HfModuleExecutor
 from accuracy_core.modules.kinds import KINDS, ModuleKind
-from accuracy_core.modules.result import ModuleCheck, ModuleValidationResult
 from accuracy_core.modules.validate import Plan, validate_modules
+from accuracy_core.schemas import ModuleCheck, ModuleValidationResult
 
 __all__ = [
     "KINDS", "Closeness", "HfModuleExecutor", "ModuleCheck", "ModuleExecutor", "ModuleInput", "ModuleKind",

@@ -100,7 +100,7 @@ def closeness_three_way(
 ) -> ThreeWayCloseness:
     """As `assert_close_three_way`, without raising for a difference; by other `bounds` where they are given."""
     bounds = bounds or limits()
-    bits = _bits(expected)
+    bits = mantissa_bits(expected)
     triples = [(f, b, t) for (t, f), (b, _) in zip(_pairs(actual, baseline), _pairs(expected, baseline), strict=True)]
     if not all(bool(torch.isfinite(f).all() and torch.isfinite(b).all()) for f, b, _ in triples):
         raise InputMismatchError("baseline or expected hold NaN or infinity: nothing can be judged against them")
@@ -142,7 +142,7 @@ def _ratios(f: torch.Tensor, b: torch.Tensor, t: torch.Tensor, bits: int) -> tup
     return float(linf), float(l2)
 
 
-def _bits(expected: Tensors) -> int:
+def mantissa_bits(expected: Tensors) -> int:
     """Mantissa bits of the expected side's own dtype; of bfloat16 where it came as float32."""
     first = expected if isinstance(expected, torch.Tensor) else expected[0]
     return _MANTISSA.get(first.dtype, _MANTISSA[torch.bfloat16])

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from accuracy_core.modules.result import ModuleCheck
 from accuracy_core.modules.validate import Compared
+from accuracy_core.schemas import ModuleCheck
 
 _POINTS = 4000
 _QUANTILES = 200

@@ -17,7 +17,8 @@ class ModuleKind:
     """`feed` and `read` are canonical taps relative to a layer (`self_attn.q_proj`; '' is the layer itself).
 
     The first tap of `feed` that the model has is set to seeded rows, or all of them with `feed_all`; every tap of
-    `read` that it has is compared. `ids`: the input is token ids and nothing is fed.
+    `read` that it has is compared. `ids`: the input is token ids and nothing is fed. `kernel`:
+    targets compute it in kernels of their own that may cut digits off, see `rounding`.
     """
 
     name: str
@@ -27,6 +28,7 @@ class ModuleKind:
     feed_all: bool = False
     ids: bool = False
     needs: tuple[str, ...] = ()
+    kernel: bool = False
 
 
 _MLP_INPUT = ("pre_feedforward_layernorm", "post_attention_layernorm")
@@ -41,13 +43,15 @@ KINDS: dict[str, ModuleKind] = {
             read=("self_attn.query", "self_attn.key"),
             feed=("self_attn.q_proj", "self_attn.k_proj"),
             feed_all=True,
+            kernel=True,
         ),
-        ModuleKind("attention", "attention with its projections", read=("self_attn",), feed=("input_layernorm",)),
+        ModuleKind("attention", "attention with its projections", read=("self_attn",), feed=("input_layernorm",),
+                   kernel=True),
         ModuleKind("mlp", "feed-forward block", read=("mlp",), feed=_MLP_INPUT),
         ModuleKind("router", "router logits of a mixture of experts", read=("mlp.gate", "mlp.router"), feed=_MLP_INPUT,
                    needs=("mlp.experts",)),
         ModuleKind("experts", "mixture of experts, routed", read=("mlp.experts",), feed=_MLP_INPUT,
-                   needs=("mlp.experts",)),
+                   needs=("mlp.experts",), kernel=True),
         ModuleKind("decoder_layer", "whole decoder layer", read=("",), feed=(LAYER_INPUT,)),
     )
 }  # fmt: skip

@@ -21,6 +21,7 @@ class ModuleLimits(Part):
     l2_ratio: float = Field(gt=0)
     bc_min_samples: int = Field(ge=1)
     lean: float = Field(gt=0)
+    give_back_ulps: float = Field(gt=0)
     provenance: dict[str, str]
 
     @classmethod

@@ -60,7 +60,7 @@ class ModuleUnderTest:
         sizes = self._fp32.feature_sizes(wiring)
         config = self._fp32.config
         weights = self._expected.weights(wiring)
-        for seed in range(self._plan.seeds):
+        for seed in self._plan.numbers:
             given = seeded_input(wiring, sizes, config, self._dtype, self._plan, seed)
             fp32, expected = self._fp32.run(given), self._expected.run(given)
             taps = list(given.rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from accuracy_core.pipeline.mirror import synchronised
 from accuracy_core.pipeline.run import Run
-from accuracy_core.schemas import PromptAnalysisStatus, TaskStatus
+from accuracy_core.schemas import ModuleValidationResult, PromptAnalysisStatus, TaskStatus
 
 
 def earlier_task_status(run: Run) -> TaskStatus | None:
@@ -19,3 +19,10 @@ def earlier_analysis(run: Run) -> PromptAnalysisStatus | None:
     with synchronised(run.parameters.output_dir):
         path = run.run_dir.prompt_analysis_json
     return run.run_dir.read(path, PromptAnalysisStatus) if path.exists() else None
+
+
+def earlier_modules(run: Run) -> ModuleValidationResult | None:
+    """Module validation that lies in the run directory; None if there is none."""
+    with synchronised(run.parameters.output_dir):
+        path = run.run_dir.module_validation_json
+    return run.run_dir.read(path, ModuleValidationResult) if path.exists() else None

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 #: where the prompt analysis and its plugins write. Never "whatever else is there": a directory may hold a user's
 #: own files, and results that are not wanted any more are removed
-_PROMPT_FOLDERS = ("prompt_analysis", "tensor_compare", "modules")
-_EVALUATION, _TASKS, _PROMPTS = "evaluate", "task_analysis", "prompt_analysis"
+_PROMPT_FOLDERS = ("prompt_analysis", "tensor_compare")
+_EVALUATION, _TASKS, _PROMPTS, _MODULES = "evaluate", "task_analysis", "prompt_analysis", "module_validation"
 
 
 class StageFile(Part):
@@ -48,6 +48,8 @@ def stage_paths(root: Path, stage: str) -> list[Path]:
         return sorted(path for path in (root / "eval_results").glob("*/*") if _is_evaluation(path))
     if stage == _TASKS:
         return _below(root / "task_analysis")
+    if stage == _MODULES:
+        return [path for path in _below(root / "modules") if path != root / "modules" / "engine.log"]
     if stage != _PROMPTS:
         raise ValueError(f"stage {stage!r} has no results of its own")
     paths = [path for name in _PROMPT_FOLDERS for path in _below(root / name)]

@@ -72,6 +72,18 @@ def prompt_analysis_key(run: Run) -> str:
     )
 
 
+def module_validation_key(run: Run) -> str:
+    """Key of the module validation: target, what is fed, limits, engine, device, code."""
+    limits = limits_for(run.parameters.prompt_analysis, run.parameters.engine, run.model_fingerprint)
+    return _key(
+        "module_validation",
+        run,
+        engine=engine_identity(run.parameters.engine),
+        parameters=run.parameters.module_validation.model_dump(mode="json"),
+        tolerances=limits.tolerances.to_json() if limits is not None else "default",
+    )
+
+
 class _TokenizerWhenNeeded:
     """Loads the tokenizer at its first use. Most deviated prompts bring their ids along: loading costs seconds."""
 

@@ -10,9 +10,10 @@ from pydantic import Field
 from accuracy_core.errors import AssayError
 from accuracy_core.outcome import Banner, ExitCode, Outcome, Verdict, banner, exit_code
 from accuracy_core.prompts import conclusion_text as wording
+from accuracy_core.prompts.module_conclusion import module_decision
 from accuracy_core.prompts.preflight.report import PreflightReport
 from accuracy_core.prompts.triage_tree import load_triage_tree
-from accuracy_core.schemas import Culprit, PromptAnalysisStatus, Schema, TaskStatus
+from accuracy_core.schemas import Culprit, ModuleValidationResult, PromptAnalysisStatus, Schema, TaskStatus
 
 State = Literal["Completed", "AccuracyFailed", "ConfigurationFailed", "NotMeasured", "Crashed"]
 
@@ -48,14 +49,19 @@ def conclude(
     error: BaseException | None = None,
     skipped: Sequence[str] = (),
     preflight: PreflightReport | None = None,
+    modules: ModuleValidationResult | None = None,
 ) -> Conclusion:
     """Decide what a run says; warnings of its preflight stand beside it.
 
     `task_status` or `analysis` None means: that stage left no result. `error` is what ended the run early. `skipped`
     names stages that were left out on purpose. A proven numerical failure is never hidden by a later breakdown;
-    everything else gives way to it, since a run that broke down has not said what it was asked.
+    everything else gives way to it, since a run that broke down has not said what it was asked. `modules` decides where
+    nothing else was measured.
     """
     decided = _decided(task_status, analysis, error, skipped)
+    if modules is not None:
+        alone = task_status is None and analysis is None and error is None
+        decided = decided.model_copy(update=module_decision(modules, decided, alone=alone))
     if preflight is None or not preflight.notes():
         return decided
     return decided.model_copy(update={"notes": [*decided.notes, *preflight.notes()]})

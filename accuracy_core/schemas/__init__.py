@@ -8,6 +8,8 @@ from accuracy_core.schemas.engine_spec import EngineSpec, Platform
 from accuracy_core.schemas.fault_spec import FaultSpec
 from accuracy_core.schemas.finding import Finding, Severity
 from accuracy_core.schemas.kv_result import KvHeadMetrics, KvPattern, KvPlace, KvResult
+from accuracy_core.schemas.module_parameters import ModuleParameters
+from accuracy_core.schemas.module_result import ModuleCheck, ModuleValidationResult
 from accuracy_core.schemas.prompt_analysis_status import Escalation, PluginStatus, PromptAnalysisStatus
 from accuracy_core.schemas.prompt_result import GuardHit, Phase, PromptResult, RouteResult, RowMetrics
 from accuracy_core.schemas.replay import CaptureSpec, Replacement, ReplayRequest, ReplayResult, SnapshotSpec
@@ -34,7 +36,8 @@ from accuracy_core.schemas.tolerances import Aggregate, Guards, Tolerances
 __all__ = [
     "Aggregate", "CallSnapshot", "CaptureSpec", "ComparisonSummary", "Culprit", "DeviatedPrompt", "DeviatedPrompts",
     "DivergentModule", "EngineSpec", "Escalation", "EvalParameters", "FaultSpec", "Finding", "GuardHit", "Guards",
-    "KvHeadMetrics", "KvPattern", "KvPlace", "KvResult", "ModuleMetrics", "PairedTest", "Part", "Phase", "Platform",
+    "KvHeadMetrics", "KvPattern", "KvPlace", "KvResult", "ModuleCheck", "ModuleMetrics", "ModuleParameters",
+    "ModuleValidationResult", "PairedTest", "Part", "Phase", "Platform",
     "PluginStatus", "PreflightParameters", "PromptAnalysisStatus", "PromptParameters", "PromptResult", "Replacement",
     "ReplacementTrial", "ReplayRequest", "ReplayResult", "ReportSection", "ResultsSummary", "RouteResult", "RowMetrics",
     "RunDir", "RunParameters", "SampleRecord", "Schema", "ScoreRow", "Severity", "SnapshotSpec", "StageRecord", "Tab",

@@ -9,6 +9,9 @@ from pydantic import Field
 from accuracy_core.outcome import Outcome
 from accuracy_core.schemas.base import Schema
 
+#: check of the findings that a report shows in its banner: the limits are those of another target
+CALIBRATION = "calibration"
+
 
 class Severity(StrEnum):
     INFO = "info"

@@ -119,6 +119,18 @@ class RunDir:
     def tensor_compare(self) -> AnyPath:
         return self.root / "tensor_compare"
 
+    @property
+    def modules(self) -> AnyPath:
+        return self.root / "modules"
+
+    @property
+    def module_validation_json(self) -> AnyPath:
+        return self.modules / "module_validation.json"
+
+    @property
+    def modules_log(self) -> AnyPath:
+        return self.modules / "engine.log"
+
     def prompt(self, index: int) -> AnyPath:
         return self.prompt_analysis / f"prompt_{index}"
 

@@ -8,8 +8,11 @@ from pydantic import Field, JsonValue, model_validator
 
 from accuracy_core.schemas.base import Part, Schema
 from accuracy_core.schemas.engine_spec import EngineSpec
+from accuracy_core.schemas.module_parameters import ModuleParameters
 
-Stage = Literal["preflight", "evaluate", "task_analysis", "prompt_analysis", "report"]
+Stage = Literal["preflight", "evaluate", "task_analysis", "prompt_analysis", "module_validation", "report"]
+#: a level of its own, run when it is asked for
+_ON_REQUEST = ("module_validation",)
 ThresholdSpec = float | dict[str, float]
 
 
@@ -77,11 +80,12 @@ class RunParameters(Schema):
     preflight: PreflightParameters = Field(default_factory=PreflightParameters)
     evaluation: EvalParameters = Field(default_factory=EvalParameters)
     prompt_analysis: PromptParameters = Field(default_factory=PromptParameters)
+    module_validation: ModuleParameters = Field(default_factory=ModuleParameters)
     output_dir: str | None = Field(
         None, min_length=1, description="run directory, local or s3://; empty: runs/<model>-<time>"
     )
     stages: list[Stage] = Field(
-        default_factory=lambda: list(get_args(Stage)),
+        default_factory=lambda: [stage for stage in get_args(Stage) if stage not in _ON_REQUEST],
         description="stages to run; the others' files are taken from the run directory",
     )
     refresh: list[Stage] = Field(

@@ -12,6 +12,8 @@ from flows.cli.calibrate import calibrate
 from flows.cli.cores import cores
 from flows.cli.doctor import doctor
 from flows.cli.goldens import goldens
+from flows.cli.grade import grade
+from flows.cli.modules import modules
 from flows.cli.report import report
 from flows.cli.run import run
 from flows.cli.selftest import selftest
@@ -48,10 +50,12 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command()(run)
+app.command()(modules)
 app.command()(report)
 app.command()(doctor)
 app.command()(selftest)
 app.command()(cores)
+app.command()(grade)
 app.command()(trigger)
 app.command()(up)
 app.add_typer(goldens, name="goldens")

@@ -87,18 +87,18 @@ def run(
         values = merge(
             values,
             {
-                "engine": _given(
+                "engine": given(
                     model=model, tokenizer=tokenizer, engine=engine, platform=platform, dtype=dtype,
                     tensor_parallel_size=tp, max_model_len=max_model_len, python=engine_python,
                     engine_args=parse_pairs(engine_arg or [], "--engine-arg"),
                     fault={"name": fault} if fault else None,
                 ),
-                "preflight": _given(accept=accept),
-                "evaluation": _given(
+                "preflight": given(accept=accept),
+                "evaluation": given(
                     tasks=task, limit=limit, include_path=include_path, chat=chat, results=results,
                     reference_results=reference_results,
                 ),
-                "prompt_analysis": _given(
+                "prompt_analysis": given(
                     max_prompts=max_prompts, output_length=output_length, prompts=prompt, plugins=plugin,
                     modules=module, triage=triage, tolerances=calibration, force_calibration=force_calibration,
                 ),
@@ -119,7 +119,8 @@ def run(
     raise typer.Exit(execute(parameters, console, verbose))
 
 
-def _given(**options: Any) -> dict[str, Any]:
+def given(**options: Any) -> dict[str, Any]:
+    """The options that were given."""
     return {name: value for name, value in options.items() if value is not None and value != {}}
 
 
