@@ -69,6 +69,8 @@ def _run(parameters: dict[str, Any], more: list[str] | None = None) -> str:
         words += ["--engine-arg", f"{name}={json.dumps(value)}"]
     for text in prompts.get("prompts") or []:
         words += ["--prompt", str(text)]
+    for name in (parameters.get("preflight") or {}).get("accept") or []:
+        words += ["--accept", str(name)]
     fault = engine.get("fault")
     if isinstance(fault, dict) and fault.get("name"):
         words += ["--fault", str(fault["name"])]

@@ -26,6 +26,7 @@ def test_every_option_is_there(tmp_path):
     def change(parameters):
         parameters["engine"].update(tensor_parallel_size=8, dtype="float16", engine_args={"block_size": 32})
         parameters["thresholds"] = {"acc,none": 0.5, "t/acc,none": {"mean": 0.9, "std": 0.01, "n_sigma": 2}}
+        parameters["preflight"] = {"accept": ["dtype"]}
         parameters["evaluation"].update(limit=20, chat=True)
         parameters["prompt_analysis"].update(prompts=["it's"], output_length=4)
 
@@ -36,6 +37,7 @@ def test_every_option_is_there(tmp_path):
         ("--model", "embedded"), ("--tp", "8"), ("--dtype", "float16"), ("--limit", "20"), ("--fault", "kv-slot"),
         ("--threshold", "acc,none=0.5"), ("--threshold", 't/acc,none={"mean": 0.9, "std": 0.01, "n_sigma": 2}'),
         ("--engine-arg", "block_size=32"), ("--prompt", "it's"), ("--output-length", "4"), ("--task", "assay_suite"),
+        ("--accept", "dtype"),
     ):  # fmt: skip
         assert pair in pairs
     assert "--chat" in words

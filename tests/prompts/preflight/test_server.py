@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -103,6 +106,32 @@ def test_a_key_is_sent_and_not_shown(tokenizer, monkeypatch):
     assert shown.exit_code == 0, shown.output
     assert {headers["Authorization"] for headers in script.headers} == {"Bearer s3cret-value"}
     assert "s3cret" not in shown.output
+
+
+class _Locked(BaseHTTPRequestHandler):
+    """Answers nobody without the key."""
+
+    def do_GET(self) -> None:
+        self.send_response(HTTPStatus.UNAUTHORIZED)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_a_server_that_needs_a_key_says_how_to_give_it():
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Locked) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            shown = CliRunner().invoke(app, ["doctor", "--server", f"http://127.0.0.1:{server.server_port}"])
+        finally:
+            server.shutdown()
+            thread.join()
+    assert shown.exit_code == 3
+    assert "needs an API key" in shown.output
+    assert "--api-key-env" in shown.output.replace("\n", "")
 
 
 @pytest.mark.parametrize(
