@@ -10,9 +10,7 @@ from accuracy_core.calibration.calibrate import device_name
 from accuracy_core.calibration.document import Calibration
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.schemas import Finding, Platform, Severity, Tolerances
-
-#: name of the finding that a report shows as a banner
-CHECK = "calibration"
+from accuracy_core.schemas.finding import CALIBRATION
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ def load_limits(path: Path, target: CalibrationTarget, *, force: bool = False) -
             fix="calibrate this one with `assay calibrate`, or use the file all the same with --force-calibration",
         )
     finding = Finding(
-        check=CHECK,
+        check=CALIBRATION,
         severity=Severity.WARNING,
         evidence=f"limits calibrated for another target were used on purpose: {', '.join(other)}",
         fix="calibrate this target with `assay calibrate` before its verdict is relied upon",

@@ -15,7 +15,7 @@ from accuracy_core.pipeline.limits import limits_for
 from accuracy_core.pipeline.mirror import synchronised, working_dir
 from accuracy_core.pipeline.module_checks import check_module_validation
 from accuracy_core.pipeline.versions import versions
-from accuracy_core.schemas import EngineSpec, RunDir, RunParameters, Schema
+from accuracy_core.schemas import EngineSpec, Finding, RunDir, RunParameters, Schema
 
 if TYPE_CHECKING:
     from accuracy_core.schemas.run_dir import AnyPath
@@ -30,6 +30,7 @@ class Run(Schema):
     model_fingerprint: str
     target_identity: str = Field(description="sha256 over model content, engine spec and fault")
     versions: dict[str, str] = Field(default_factory=dict)
+    findings: list[Finding] = Field(default_factory=list, description="what the report must say about the set-up")
 
     @property
     def run_dir(self) -> RunDir:
@@ -87,7 +88,7 @@ def resolve_run(parameters: RunParameters, *, engine_here: bool = True) -> Run:
         _check_evaluation(parameters, engine_here)
     _check_results(parameters)
     content = model_fingerprint(model_path)
-    limits_for(parameters.prompt_analysis, parameters.engine, content, engine_here=engine_here)
+    limits = limits_for(parameters.prompt_analysis, parameters.engine, content, engine_here=engine_here)
     parameters = with_output_dir(parameters)
     location = parameters.output_dir or ""
     RunDir.at(location).create()
@@ -101,6 +102,7 @@ def resolve_run(parameters: RunParameters, *, engine_here: bool = True) -> Run:
         model_fingerprint=content,
         target_identity=parameters.engine.identity(content),
         versions=versions(),
+        findings=list(limits.findings) if limits is not None else [],
     )
     _check_target(run)
     return run

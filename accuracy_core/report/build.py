@@ -78,6 +78,7 @@ def generate_report(output_dir: str | os.PathLike[str] | RunDir, *, conclusion: 
         summaries={summary.index: summary for summary in document.prompts},
         task=_try(lambda: found.task, None, errors, "task status"),
         analysis=_try(lambda: found.analysis, None, errors, "analysis"),
+        calibration=_try(lambda: found.calibration, [], errors, "run_config.json"),
         junit=(run_dir.root / "junit.xml").exists(),
         phase_text=phase_text,
         history=any(section.tab == Tab.HISTORY for section in sections),
@@ -153,6 +154,7 @@ def _document(found: RunEvidence, decided: Conclusion, errors: dict[str, str]) -
         paired=task.paired if task else [],
         plugins=analysis.plugins if analysis else {},
         prompts=_try(lambda: prompt_summaries(found), [], errors, "prompts"),
+        modules=_try(lambda: found.modules.checks if found.modules else [], [], errors, "module validation"),
         triage=_try(
             lambda: [node.id for node in taken_branch(found).lit],
             [],

@@ -13,6 +13,8 @@ from accuracy_core.prompts.preflight.report import PreflightReport
 from accuracy_core.prompts.prepared import PreparedPrompts
 from accuracy_core.prompts.triage import Location, Triage, triage
 from accuracy_core.schemas import (
+    Finding,
+    ModuleValidationResult,
     PluginStatus,
     PromptAnalysisStatus,
     PromptResult,
@@ -24,6 +26,7 @@ from accuracy_core.schemas import (
     Tolerances,
 )
 from accuracy_core.schemas.base import Schema
+from accuracy_core.schemas.finding import CALIBRATION
 
 __all__ = ["LOGITS", "EvidenceDir", "RunEvidence", "evidence", "taken_branch", "with_evidence"]
 
@@ -49,6 +52,10 @@ class RunEvidence:
     @cached_property
     def analysis(self) -> PromptAnalysisStatus | None:
         return self._maybe(self.run_dir.prompt_analysis_json, PromptAnalysisStatus)
+
+    @cached_property
+    def modules(self) -> ModuleValidationResult | None:
+        return self._maybe(self.run_dir.module_validation_json, ModuleValidationResult)
 
     @cached_property
     def prompts(self) -> PreparedPrompts:
@@ -88,6 +95,13 @@ class RunEvidence:
     def tolerances(self) -> Tolerances | None:
         """Tolerances that logit validation used."""
         return self._maybe(self.run_dir.prompt_analysis / "tolerances.json", Tolerances)
+
+    @cached_property
+    def calibration(self) -> list[Finding]:
+        """What must be said about the calibration: found when the run was checked, or by the host of the device."""
+        given = [Finding.model_validate(item) for item in self.config.get("findings", [])]
+        there = self.analysis.findings if self.analysis is not None else []
+        return list({item.evidence: item for item in (*given, *there) if item.check == CALIBRATION}.values())
 
     @cached_property
     def stages(self) -> list[StageRecord]:

@@ -7,7 +7,6 @@ import torch
 
 from accuracy_core.calibration import CalibrationTarget, load_limits
 from accuracy_core.calibration.calibrate import device_name
-from accuracy_core.calibration.use import CHECK
 from accuracy_core.capture.kv.limits import KvLimits
 from accuracy_core.capture.limits import TensorLimits
 from accuracy_core.errors import ConfigurationError
@@ -16,6 +15,7 @@ from accuracy_core.modules.limits import ModuleLimits
 from accuracy_core.numerics import default_tolerances
 from accuracy_core.pipeline.limits import limits_for, noise_of
 from accuracy_core.schemas import EngineSpec, Platform, PromptParameters
+from accuracy_core.schemas.finding import CALIBRATION
 
 MODEL = "f" * 64
 TARGET = CalibrationTarget(MODEL, "bfloat16", device_name())
@@ -48,7 +48,7 @@ def test_another_target_is_refused_unless_forced_and_then_said(file, measured, w
     found = load_limits(file, OTHERS[what], force=True)
     assert found.tolerances == measured[0].tolerances
     (finding,) = found.findings
-    assert finding.check == CHECK
+    assert finding.check == CALIBRATION
     assert what in finding.evidence
 
 

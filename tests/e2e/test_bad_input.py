@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ def run(tmp_path):
     return call
 
 
+SHIPPED = str(resources.files("accuracy_core.calibration") / "shipped/embedded-bfloat16.json")
 CASES = {
     "missing model": (("--model", "/no/such/model"), "/no/such/model"),
     "unknown task": (("--task", "assay_aritth"), "assay_arith"),
@@ -38,6 +40,8 @@ CASES = {
     "module pattern that matches nothing": (("--module", "model.layers.0.mpl"), "model.layers.0.mlp"),
     "empty prompt list": (("--config", "PROMPTS"), "empty list"),
     "tolerances that are not there": (("--config", "TOLERANCES"), "no-such.toml"),
+    "calibration that is not there": (("--calibration", "no-such.json"), "no-such.json"),
+    "calibration of another dtype": (("--dtype", "float16", "--calibration", SHIPPED), "--force-calibration"),
     "no such results": (("--results", "/no/such/results"), "/no/such/results"),
     "no such reference results": (("--reference-results", "/no/such/results"), "/no/such/results"),
     "analysis of nothing": (("--stage", "task_analysis"), "no evaluation to analyse"),
