@@ -16,6 +16,11 @@ RUNS_DIR = "ASSAY_RUNS_DIR"
 DEFAULT_RUNS_DIR = "~/assay-runs"
 
 
+def runs_root() -> str:
+    """The folder, or s3:// location, of runs that were given no directory."""
+    return os.environ.get(RUNS_DIR) or (os.path.expanduser(DEFAULT_RUNS_DIR) if deployment.id else "runs")
+
+
 def with_run_directory(parameters: RunParameters, *, part: str | None = None) -> RunParameters:
     """`parameters` with an output directory.
 
@@ -27,7 +32,7 @@ def with_run_directory(parameters: RunParameters, *, part: str | None = None) ->
     given = parameters.output_dir
     if deployment.id is None and (given is not None or part is None):
         return with_output_dir(parameters)
-    root = os.environ.get(RUNS_DIR) or (os.path.expanduser(DEFAULT_RUNS_DIR) if deployment.id else "runs")
+    root = runs_root()
     if given is not None:
         absolute = "://" in given or os.path.isabs(os.path.expanduser(given))
         return parameters if absolute else parameters.model_copy(update={"output_dir": f"{root.rstrip('/')}/{given}"})

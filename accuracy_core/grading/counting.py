@@ -1,82 +1,86 @@
-"""How many kernels a step launches, and how much of its time the longest one takes."""
+"""How many kernels a step launches, and how much of its time the longest one takes, from what the profiler recorded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from accuracy_core.errors import ConfigurationError, NotMeasuredError
+
+#: names of the profiler's own marks, which are no work
+_MARKS = ("ProfilerStep", "[")
+_COPIES = ("Memcpy", "Memset")
+
+
+@dataclass(frozen=True)
+class Event:
+    """One operator or kernel. Times in ns; `thread` is the one that ran it, `on_device` False for the host's."""
+
+    name: str
+    start: int
+    duration: int
+    thread: int = 0
+    on_device: bool = False
 
 
 @dataclass(frozen=True)
 class StepCount:
-    """Of one step. `dominant_share`: longest kernel's (operator's) share of the time of all."""
+    """Of one step. `longest` and `total` in ns: own time of the longest operator (kernel), and of all."""
 
     launches: int
-    dominant_share: float
+    longest: int
+    total: int
     dominant: str
 
-
-class _Dispatched(TorchDispatchMode):
-    """Counts operators as they are dispatched: a whole step registered as one custom operator counts one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += 1
-        return func(*args, **(kwargs or {}))
+    @property
+    def dominant_share(self) -> float:
+        return self.longest / self.total if self.total else 0.0
 
 
-def count_on_cpu(step: Callable[[], object]) -> StepCount:
-    """The larger of dispatched operators and of operators without children in the profile.
+def count_operators(events: Sequence[Event]) -> StepCount:
+    """On a CPU: operators that call no other one, in every thread.
 
-    The profiler sees what a custom operator calls inside: wrapping many in one lowers nothing. `step` runs twice.
-    Raises NotMeasuredError when neither saw anything.
+    A step registered as one custom operator counts one. Whatever operators are called inside it are seen as well, for
+    the profiler records each dispatch: wrapping many in one lowers nothing. Raises NotMeasuredError for no operator.
     """
-    with _Dispatched() as dispatched:
-        step()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        step()
-    events = [event for event in profile.events() or [] if not event.name.startswith(("ProfilerStep", "["))]
-    leaves = [event for event in events if not event.cpu_children]
-    launches = max(dispatched.count, len(leaves))
-    if not launches or not events:
+    work = [event for event in events if not event.on_device and not event.name.startswith(_MARKS)]
+    if not work:
         raise NotMeasuredError("no operator was seen during a step: its work cannot be counted")
-    own = [(float(event.self_cpu_time_total), event.name) for event in events]
-    total = sum(time for time, _ in own)
-    longest, name = max(own)
-    return StepCount(launches, longest / total if total else 0.0, name)
+    own = _own_times(work)
+    longest, name = max((time, event.name) for event, time, _ in own)
+    leaves = sum(leaf for _, _, leaf in own)
+    return StepCount(leaves, longest, sum(time for _, time, _ in own), name)
 
 
-def count_on_cuda(step: Callable[[], object]) -> StepCount:
-    """Kernels on the device, from the profiler's device events: replaying a captured graph lowers nothing."""
-    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=activities) as profile:
-        step()
-        torch.cuda.synchronize()
-    kernels = [
-        (float(event.time_range.elapsed_us()), event.name)
-        for event in profile.events() or []
-        if event.device_type == torch.autograd.DeviceType.CUDA and not event.name.startswith(("Memcpy", "Memset"))
-    ]
+def count_kernels(events: Sequence[Event]) -> StepCount:
+    """On CUDA: kernels on the device. Replaying a captured graph lowers nothing. Raises NotMeasuredError for none."""
+    kernels = [event for event in events if event.on_device and not event.name.startswith(_COPIES)]
     if not kernels:
         raise NotMeasuredError("no kernel was seen on the device during a step: its work cannot be counted")
-    total = sum(time for time, _ in kernels)
-    longest, name = max(kernels)
-    return StepCount(len(kernels), longest / total if total else 0.0, name)
+    longest = max(kernels, key=lambda event: event.duration)
+    return StepCount(len(kernels), longest.duration, sum(event.duration for event in kernels), longest.name)
 
 
-COUNTERS: dict[str, Callable[[Callable[[], object]], StepCount]] = {"cpu": count_on_cpu, "cuda": count_on_cuda}
+def _own_times(events: Sequence[Event]) -> list[tuple[Event, int, bool]]:
+    """(event, its time without its children's, whether it has none). Children lie within it, in the same thread."""
+    children = [0] * len(events)
+    leaf = [True] * len(events)
+    open_: dict[int, list[int]] = {}
+    for index in sorted(range(len(events)), key=lambda i: (events[i].start, -events[i].duration)):
+        event, above = events[index], open_.setdefault(events[index].thread, [])
+        while above and events[above[-1]].start + events[above[-1]].duration < event.start + event.duration:
+            above.pop()
+        if above:
+            children[above[-1]] += event.duration
+            leaf[above[-1]] = False
+        above.append(index)
+    return [(event, max(0, event.duration - children[i]), leaf[i]) for i, event in enumerate(events)]
 
 
-def counter(name: str) -> Callable[[Callable[[], object]], StepCount]:
+COUNTERS: dict[str, Callable[[Sequence[Event]], StepCount]] = {"cpu": count_operators, "cuda": count_kernels}
+
+
+def counter(name: str) -> Callable[[Sequence[Event]], StepCount]:
     """Raises ConfigurationError for a counter that does not exist."""
     if name not in COUNTERS:
         raise ConfigurationError(f"unknown counter {name!r}", fix=f"known: {', '.join(COUNTERS)}")

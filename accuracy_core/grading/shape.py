@@ -10,6 +10,8 @@ import torch
 from accuracy_core.calibration.quantisation import quantise
 
 Weights = dict[str, torch.Tensor]
+#: keys of a seeded cache that carry most of the attention
+_ATTENDED = 1
 
 
 @dataclass(frozen=True)
@@ -92,14 +94,20 @@ def make_weights(config: StepConfig, seed: int) -> Weights:
 
 
 def make_cache(config: StepConfig, seed: int, steps: int) -> KvCache:
-    """A cache filled with seeded K and V for `context` tokens; the room for `steps` more is NaN until it is written."""
+    """A cache filled with seeded K and V for `context` tokens; the room for `steps` more is NaN until it is written.
+
+    Keys are spread so that a query attends to about `_ATTENDED` of them, as many as there may be: over thousands of unit
+    keys a softmax is flat, its mean of random values all but 0, and a step that leaves the cache out would pass.
+    """
     generator = torch.Generator().manual_seed(seed)
+    # scores are normal with the keys' deviation s, and exp(-s^2) of all keys carry the weight
+    spread = math.sqrt(max(1.0, math.log(config.context / _ATTENDED)))
     shape = (config.layers, config.batch, config.kv_heads, config.context + steps, config.head_dim)
     sides = []
-    for _ in range(2):
+    for deviation in (spread, 1.0):
         values = torch.full(shape, float("nan"))
         filled = (*shape[:3], config.context, config.head_dim)
-        values[..., : config.context, :] = torch.randn(filled, generator=generator)
+        values[..., : config.context, :] = torch.randn(filled, generator=generator) * deviation
         sides.append(values.to(config.torch_dtype))
     return KvCache(sides[0], sides[1], config.context)
 

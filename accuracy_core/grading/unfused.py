@@ -19,8 +19,16 @@ def build(config: StepConfig, weights: Weights) -> Step:
     return build_in(config, weights, config.torch_dtype)
 
 
-def build_in(config: StepConfig, weights: Weights, dtype: torch.dtype, residual: torch.dtype | None = None) -> Step:
-    """As `build`, computing in `dtype`, with the residual stream in `residual` (default: `dtype`).
+def build_in(
+    config: StepConfig,
+    weights: Weights,
+    dtype: torch.dtype,
+    residual: torch.dtype | None = None,
+    *,
+    fused_attention: bool = False,
+) -> Step:
+    """As `build`, computing in `dtype`, with the residual stream in `residual` (default: `dtype`), and torch's fused
+    attention or separate products.
 
     In float32 it is the reference that errors are measured against, on the same bytes of the weights.
     """
@@ -36,7 +44,7 @@ def build_in(config: StepConfig, weights: Weights, dtype: torch.dtype, residual:
         x = wide["embedding"][token_ids].to(stream)
         for layer in range(config.layers):
             h = rms_norm(x, wide[f"{layer}.attention_norm"], config.norm_eps).to(dtype)
-            x = x + attention(config, wide, layer, h, cache, cos, sin, position).to(stream)
+            x = x + attention(config, wide, layer, h, cache, cos, sin, position, fused_attention).to(stream)
             h = rms_norm(x, wide[f"{layer}.mlp_norm"], config.norm_eps).to(dtype)
             gate, up = F.linear(h, wide[f"{layer}.gate"]), F.linear(h, wide[f"{layer}.up"])
             x = x + F.linear(F.silu(gate) * up, wide[f"{layer}.down"]).to(stream)
@@ -74,6 +82,7 @@ def attention(
     cos: torch.Tensor,
     sin: torch.Tensor,
     position: int,
+    fused: bool = False,
 ) -> torch.Tensor:
     """(batch, hidden). Writes K and V of the token into the cache first."""
     batch, size = h.shape[0], config.head_dim
@@ -84,6 +93,10 @@ def attention(
     keys = cache.k[layer, :, :, : position + 1].to(h.dtype)
     values = cache.v[layer, :, :, : position + 1].to(h.dtype)
     group = config.heads // config.kv_heads
-    scores = (q.view(batch, config.kv_heads, group, size) @ keys.transpose(-1, -2)).float() / math.sqrt(size)
+    grouped = q.view(batch, config.kv_heads, group, size)
+    if fused:
+        mixed = F.scaled_dot_product_attention(grouped, keys, values)
+        return F.linear(mixed.reshape(batch, -1), w[f"{layer}.o"])
+    scores = (grouped @ keys.transpose(-1, -2)).float() / math.sqrt(size)
     mixed = torch.softmax(scores, -1).to(h.dtype) @ values
     return F.linear(mixed.reshape(batch, -1), w[f"{layer}.o"])

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.schemas import RunParameters
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 def parse_pairs(pairs: list[str], option: str) -> dict[str, Any]:
@@ -58,10 +60,15 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 def build_parameters(values: dict[str, Any]) -> RunParameters:
     """Validate. Raises ConfigurationError with one readable line per problem."""
+    return checked(RunParameters, values, command="run")
+
+
+def checked(kind: type[Model], values: dict[str, Any], *, command: str) -> Model:
+    """`values` as a `kind`. Raises ConfigurationError with one readable line per problem."""
     try:
-        return RunParameters.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
         lines = [f"  {'.'.join(map(str, item['loc'])) or 'parameters'}: {item['msg']}" for item in error.errors()]
         raise ConfigurationError(
-            "the parameters are not usable:\n" + "\n".join(lines), fix="see assay run --help"
+            "the parameters are not usable:\n" + "\n".join(lines), fix=f"see assay {command} --help"
         ) from error
