@@ -6,6 +6,7 @@ import contextlib
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from accuracy_core.engines.registry import open_engine
 from accuracy_core.goldens.reference_config import load_config
@@ -17,6 +18,11 @@ from accuracy_core.pipeline.mirror import synchronised
 from accuracy_core.pipeline.run import Run
 from accuracy_core.pipeline.stages import recorded
 from accuracy_core.schemas import EngineSpec, ModuleParameters, ModuleValidationResult
+
+if TYPE_CHECKING:
+    import torch
+
+    from accuracy_core.modules import ModuleExecutor
 
 STAGE = "module_validation"
 
@@ -72,7 +78,9 @@ def _weights(run: Run, asked: ModuleParameters, folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def _executor(run: Run, asked: ModuleParameters, checkpoint: str, dtype: object, scratch: Path) -> Iterator[object]:
+def _executor(
+    run: Run, asked: ModuleParameters, checkpoint: str, dtype: torch.dtype, scratch: Path
+) -> Iterator[ModuleExecutor]:
     """What runs the target's modules. The engine is loaded on leased cores, and both are given back at the end."""
     if asked.executor == "one_layer":
         from accuracy_core.modules import HfModuleExecutor

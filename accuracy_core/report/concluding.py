@@ -11,19 +11,20 @@ from accuracy_core.schemas import StageRecord
 
 def conclude_from_files(found: RunEvidence) -> Conclusion:
     """Decide from task status, analysis and stage records. A damaged file is a configuration error of its own."""
-    task = analysis = preflight = None
+    task = analysis = preflight = modules = None
     error: BaseException | None = None
     skipped: list[str] = []
     try:
         task = found.task
         analysis = found.analysis
         preflight = found.preflight
+        modules = found.modules
         failed = [record for record in found.stages if record.status == "failed" and record.stage != "report"]
         skipped = [record.stage for record in found.stages if record.status == "skipped"]
         error = _error(failed[-1], found) if failed else None
     except AssayError as damaged:
         error = damaged
-    return conclude(task, analysis, error=error, skipped=skipped, preflight=preflight)
+    return conclude(task, analysis, error=error, skipped=skipped, preflight=preflight, modules=modules)
 
 
 def _error(record: StageRecord, found: RunEvidence) -> AssayError:

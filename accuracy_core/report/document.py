@@ -17,6 +17,7 @@ from accuracy_core.schemas import (
     FaultSpec,
     KvPattern,
     KvPlace,
+    ModuleCheck,
     ModuleMetrics,
     PairedTest,
     Part,
@@ -83,6 +84,7 @@ class ReportDocument(Schema):
     paired: list[PairedTest] = Field(default_factory=list)
     plugins: dict[str, PluginStatus] = Field(default_factory=dict)
     prompts: list[PromptSummary] = Field(default_factory=list)
+    modules: list[ModuleCheck] = Field(default_factory=list, description="checks of single modules")
     triage: list[str] = Field(default_factory=list, description="lit branches of the triage tree, parents first")
     escalation: Escalation | None = Field(None, description="what triage did by itself")
     stages: list[StageSummary] = Field(default_factory=list)

@@ -137,7 +137,8 @@ class RunEvidence:
 
     def log_tail(self, stage: str, lines: int = 30) -> str:
         """End of the log that belongs to a stage ('' without one)."""
-        path = self.run_dir.server_log if stage in ("evaluate", "stop_server") else self.run_dir.engine_log
+        logs = {"evaluate": self.run_dir.server_log, "module_validation": self.run_dir.modules_log}
+        path = logs.get("evaluate" if stage == "stop_server" else stage, self.run_dir.engine_log)
         if not path.exists():
             return ""
         return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])

@@ -28,9 +28,9 @@ def junit_text(document: ReportDocument) -> str:
     """The document as JUnit XML.
 
     Suites: `run` (what the run says as a whole), `preflight` (one case per check), `scores` (one case per score and
-    threshold) and `prompts` (one per prompt and plugin). `failure` is a verdict (type numerics, suspect, score or
-    accuracy), `error` is what broke (type infrastructure, configuration or not_measured), `skipped` is what was not
-    judged.
+    threshold), `prompts` (one per prompt and plugin) and `modules` (one per module and phase). `failure` is a verdict
+    (type numerics, suspect, score or accuracy), `error` is what broke (type infrastructure, configuration or
+    not_measured), `skipped` is what was not judged.
     """
     from junitparser import JUnitXml, TestSuite
 
@@ -41,6 +41,7 @@ def junit_text(document: ReportDocument) -> str:
         ("preflight", list(_preflight(document)), ["preflight", "preflight_requests"]),
         ("scores", list(_scores(document)), ["evaluate", "task_analysis"]),
         ("prompts", list(_prompts(document)), ["goldens", "prompt_analysis"]),
+        ("modules", list(_modules(document)), ["module_validation"]),
     ):
         if not cases:
             continue
@@ -121,6 +122,16 @@ def _prompts(document: ReportDocument) -> Iterator[TestCase]:
             yield _prompt(name, plugin, prompt)
         if not shown:
             yield _judged(f"prompts.{name}", "all prompts", plugin.verdict, plugin, plugin.errors.get("plugin", ""))
+
+
+def _modules(document: ReportDocument) -> Iterator[TestCase]:
+    for check in document.modules:
+        if check.verdict is Verdict.PASS:
+            yield _case("modules", check.name)
+        elif check.verdict is None:
+            yield _case("modules", check.name, "skipped", "not_measured", check.reason)
+        else:
+            yield _case("modules", check.name, "failure", "numerics", check.reason)
 
 
 def _prompt(name: str, plugin: PluginStatus, prompt: PromptSummary) -> TestCase:
