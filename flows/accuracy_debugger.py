@@ -16,7 +16,7 @@ from accuracy_core.errors import AssayError, InfrastructureError, NotMeasuredErr
 from accuracy_core.pipeline.claim import claimed
 from accuracy_core.pipeline.earlier import earlier_analysis, earlier_modules, earlier_task_status
 from accuracy_core.pipeline.handover import take_failure
-from accuracy_core.pipeline.preflight_stage import earlier_preflight
+from accuracy_core.pipeline.preflight_findings import earlier_preflight
 from accuracy_core.pipeline.run import Run, record, resolve_run, with_output_dir
 from accuracy_core.prompts.conclusion import Conclusion, conclude
 from accuracy_core.schemas import ModuleValidationResult, PromptAnalysisStatus, RunDir, RunParameters, TaskStatus

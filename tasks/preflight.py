@@ -10,6 +10,7 @@ from prefect.cache_policies import NO_CACHE
 
 from accuracy_core.errors import AssayError
 from accuracy_core.pipeline import preflight_stage
+from accuracy_core.pipeline.preflight_findings import earlier_preflight
 from accuracy_core.pipeline.run import Run
 from accuracy_core.prompts.preflight import PreflightReport
 from tasks.opaque import opaque
@@ -51,7 +52,7 @@ def _checked(run: Run, check: Callable[[Run], PreflightReport]) -> None:
         report: PreflightReport | None = check(opaque(run))
     except AssayError:
         with showing("the preflight"):
-            _show(preflight_stage.earlier_preflight(run))
+            _show(earlier_preflight(run))
         raise
     with showing("the preflight"):
         _show(report)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from accuracy_core.evals.readers.read import read_results
 from accuracy_core.pipeline import progress
-from accuracy_core.pipeline.evaluation import local_path, results_location
+from accuracy_core.pipeline.evaluation import results_location
 from accuracy_core.pipeline.mirror import synchronised
+from accuracy_core.pipeline.preflight_findings import keep_findings
 from accuracy_core.pipeline.run import Run
 from accuracy_core.pipeline.stages import recorded
 from accuracy_core.prompts.preflight import PreflightFacts, PreflightReport, checkpoint_facts, run_preflight
 from accuracy_core.prompts.preflight.evaluated import filter_facts, requests_seen
-from accuracy_core.prompts.preflight.loading import target_loads
 from accuracy_core.prompts.tokens import load_tokenizer
 
 STAGE = "preflight"
@@ -35,7 +35,7 @@ def check_setup(run: Run) -> PreflightReport:
 
 
 def check_requests(run: Run) -> PreflightReport:
-    """Check what the evaluation's server saw, answered and loaded; adds to `preflight.json`.
+    """Check what the evaluation's server saw and answered; adds to `preflight.json`.
 
     Raises as `check_setup`.
     """
@@ -48,29 +48,10 @@ def check_requests(run: Run) -> PreflightReport:
             tokenizer=tokenizer,
             seen=requests_seen(results, tokenizer),
             filters=filter_facts(results),
-            loads=target_loads(local_path(run.run_dir.server_log), run.model_path),
         )
-        return run_preflight(facts, ["requests", "engine"])
+        return run_preflight(facts, ["requests"])
 
     return _examined(run, REQUESTS, examine)
-
-
-def check_loaded(run: Run, log_path: Path) -> None:
-    """Check what the offline engine of `log_path` loaded, as far as it said; inside a stage that is recorded.
-
-    Raises ConfigurationError when weights were missing and that was not accepted.
-    """
-    loads = target_loads(log_path, run.model_path)
-    if loads:
-        found = run_preflight(PreflightFacts(spec=run.engine, loads=loads), ["engine"])
-        _kept(run, found.accepting(run.parameters.preflight.accept))
-
-
-def earlier_preflight(run: Run) -> PreflightReport | None:
-    """What the run directory holds; None if there was no preflight."""
-    with synchronised(run.parameters.output_dir):
-        path = run.run_dir.preflight_json
-        return run.run_dir.read(path, PreflightReport) if path.exists() else None
 
 
 def _examined(run: Run, stage: str, examine: Callable[[], PreflightReport]) -> PreflightReport:
@@ -82,19 +63,7 @@ def _examined(run: Run, stage: str, examine: Callable[[], PreflightReport]) -> P
             path.unlink(missing_ok=True)  # what an earlier run of this directory found
         found = examine().accepting(accept)
         progress.report(stage, message=_told(found))
-        return _kept(run, found)
-
-
-def _kept(run: Run, found: PreflightReport) -> PreflightReport:
-    """Add `found` to the run's report, and raise its errors."""
-    path = run.run_dir.preflight_json
-    before = run.run_dir.read(path, PreflightReport) if path.exists() else PreflightReport()
-    report = before.followed_by(found)
-    run.run_dir.write(path, report)
-    error = found.error()
-    if error is not None:
-        raise error
-    return report
+        return keep_findings(run, found)
 
 
 def _told(report: PreflightReport) -> str:

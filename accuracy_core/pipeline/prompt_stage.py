@@ -17,7 +17,7 @@ from accuracy_core.pipeline.device import wait_for_cores
 from accuracy_core.pipeline.evaluation import local_path
 from accuracy_core.pipeline.limits import limits_for
 from accuracy_core.pipeline.mirror import synchronised
-from accuracy_core.pipeline.preflight_stage import check_loaded
+from accuracy_core.pipeline.preflight_findings import check_loaded
 from accuracy_core.pipeline.run import Run
 from accuracy_core.pipeline.stages import recorded
 from accuracy_core.prompts import claim_directory, compute_goldens, make_plugins, prepare_prompts, run_plugins

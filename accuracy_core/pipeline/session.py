@@ -9,6 +9,7 @@ from accuracy_core.engines.cores import CoreLease
 from accuracy_core.engines.server import RunningServer, start_server
 from accuracy_core.pipeline import progress
 from accuracy_core.pipeline.device import wait_for_cores
+from accuracy_core.pipeline.preflight_findings import check_loaded
 from accuracy_core.pipeline.run import Run
 
 
@@ -29,7 +30,10 @@ class EvaluationSession:
         self.stop()
 
     def server(self) -> RunningServer:
-        """The running server; started on first use, and again after it died."""
+        """The running server; started on first use, and again after it died.
+
+        Raises ConfigurationError when it did not find all weights, besides what `start_server` raises.
+        """
         if self._server is not None and self._server.alive:
             return self._server
         self.stop()  # also gives back the cores of a start that failed
@@ -45,6 +49,7 @@ class EvaluationSession:
             startup_timeout_s=parameters.startup_timeout_s,
             served_model_name=self.run.model_name,
         )
+        check_loaded(self.run, self.log_path)
         return self._server
 
     def stop(self) -> None:

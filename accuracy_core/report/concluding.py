@@ -28,7 +28,7 @@ def conclude_from_files(found: RunEvidence) -> Conclusion:
 
 
 def _error(record: StageRecord, found: RunEvidence) -> AssayError:
-    if record.stage.startswith("preflight") and found.preflight is not None:
+    if record.outcome is Outcome.CONFIGURATION and found.preflight is not None:
         error = found.preflight.error()
         if error is not None:
             return error

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from accuracy_core.pipeline.run import Run
+from accuracy_core.prompts.preflight import PreflightReport
 from accuracy_core.schemas import DeviatedPrompts, PromptAnalysisStatus, RunDir, StageRecord, TaskStatus
 from tests.e2e.conftest import SECRET, cpu_is_free
 
@@ -47,12 +48,29 @@ def test_the_documented_tree_is_there_and_typed(finished_run):
 def test_every_stage_left_its_record(finished_run):
     run_dir = RunDir.at(finished_run[0].output)
     names = {path.stem for path in run_dir.stages.glob("*.json")}
-    assert names == {"evaluate", "task_analysis", "goldens", "prompt_analysis", "report"}
+    assert names == {
+        "preflight", "preflight_requests", "evaluate", "task_analysis", "goldens", "prompt_analysis", "report",
+    }  # fmt: skip
     for path in run_dir.stages.glob("*.json"):
         record = run_dir.read(path, StageRecord)
         # tests that ran before this one may have left the same stages in the cache
         assert record.status in ("done", "cached")
         assert len(record.inputs_hash) == 64
+
+
+def test_the_preflight_found_nothing_wrong_on_either_side(finished_run):
+    run_dir = RunDir.at(finished_run[0].output)
+    report = run_dir.read(run_dir.preflight_json, PreflightReport)
+    assert report.errors == []
+    assert report.not_measured == []
+    assert set(report.checks) >= {"weights", "tokens", "truncation", "filters"}
+    # results that came from the cache loaded nothing
+    asked_engine = not all(cached(run_dir, stage) for stage in ("evaluate", "prompt_analysis"))
+    assert ("engine_weights" in report.checks) is asked_engine
+
+
+def cached(run_dir: RunDir, stage: str) -> bool:
+    return run_dir.read(run_dir.stages / f"{stage}.json", StageRecord).status == "cached"
 
 
 def test_scores_are_those_in_lm_evals_own_file(finished_run):

@@ -1,6 +1,7 @@
 """What vLLM's own loader said about the checkpoint, as a JSON file: {"model", "missing", "error"}.
 
-vLLM refuses a checkpoint with too few weights only where the model is not quantised; elsewhere the rest stays random.
+vLLM 0.32 refuses a checkpoint that lacks an embedding or a norm. Of a model that is not quantised it exempts every
+layer whose weights are processed after loading, and so all linear ones: they stay random without a word.
 """
 
 import functools
@@ -40,20 +41,23 @@ def note_loads(path: str) -> None:
         finally:
             del model.load_weights
         if tracked:
-            _write(path, model_config, _missing(self, model, names, model_config.quantization is not None), "")
+            _write(path, model_config, _missing(self, model, names), "")
 
     DefaultModelLoader.load_weights = load_and_note
 
 
-def _missing(loader: Any, model: Any, loaded: Set[str], quantized: bool) -> list:
-    """Parameters that no file of the checkpoint filled. vLLM's own check adds to `loaded` what no checkpoint has."""
+def _missing(loader: Any, model: Any, loaded: Set[str]) -> list:
+    """Parameters that no file of the checkpoint filled.
+
+    By the check that vLLM keeps for quantised models: it adds to `loaded` only what no checkpoint can hold. Versions
+    before 0.32 do not have it, and nothing is said about them.
+    """
     try:
-        loader.track_weights_loading(model, loaded, quantized=quantized)
+        loader.track_weights_loading(model, loaded, quantized=True)
     except ValueError:
         pass
-    except TypeError:  # before 0.32 the check knows no quantised models
-        if quantized:
-            return []
+    except TypeError:
+        return []
     return sorted({name for name, _ in model.named_parameters()} - loaded)
 
 
