@@ -155,7 +155,7 @@ def _on_device(run: Run, stage: Any, placement: Placement) -> None:
     if end.kind is StateType.COMPLETED or end.name == "AccuracyFailed":
         return
     if end.name == "NotMeasured":
-        left = {device_prompt: earlier_analysis, device_modules: earlier_modules}.get(stage)
+        left = {device_prompt.name: earlier_analysis, device_modules.name: earlier_modules}.get(stage.name)
         if left is not None and left(run) is not None:
             return  # it did run, and says itself what it could not measure
         raise NotMeasuredError(end.message)

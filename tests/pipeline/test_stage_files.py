@@ -30,6 +30,8 @@ OTHERS = {
     "combined_report.html": "page",
     "notes/mine.txt": "a file of the user's",
     "handover/x.json": "{}",
+    "modules/module_validation.json": "{}",
+    "modules/engine.log": "a log",
 }
 
 
@@ -51,6 +53,7 @@ def test_a_stage_owns_its_files_and_no_others(first, reference):
     assert names(first) == sorted(ANALYSIS)
     assert names(first, "evaluate") == ["eval_results/m/results_2026.json"]
     assert names(first, "task_analysis") == ["task_analysis/task_status.json"]
+    assert names(first, "module_validation") == ["modules/module_validation.json"]
     with pytest.raises(ValueError, match="report"):
         stage_paths(first.root, "report")
     assert [file.path for file in reference.files] == sorted(ANALYSIS)

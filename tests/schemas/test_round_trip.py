@@ -32,7 +32,9 @@ from accuracy_core.schemas import (
     KvPattern,
     KvPlace,
     KvResult,
+    ModuleCheck,
     ModuleMetrics,
+    ModuleValidationResult,
     PairedTest,
     Part,
     Phase,
@@ -86,6 +88,10 @@ DOCUMENTS: list[Schema] = [
         first_bad=KvPlace(layer=0, which="value"), position_ratio={"key": [[NAN, 1.0]]},
     ),
     ComparisonSummary(max_l2_ratio=3, target="cpu", modules=[MODULE], first_divergent=DIVERGENT, prompts={"0": None}),
+    ModuleValidationResult(
+        target="vllm", dtype="bfloat16", seeds=1, prefill=2, decode=3,
+        checks=[ModuleCheck(kind="mlp", layer=1, phase="decode", verdict=Verdict.FAIL, bc=NAN, sigma_ratio=INF)],
+    ),
     TensorCompareResult(index=0, modules=[MODULE], first_divergent=DIVERGENT, progression={"model.layers.0": [NAN]}),
     PromptAnalysisStatus(
         verdict=Verdict.SUSPECT, n_prompts=1, culprit=Culprit(phase=Phase.BOTH),
