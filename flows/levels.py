@@ -43,17 +43,17 @@ def _as_given(parameters: RunParameters) -> RunParameters:
 def _curated(parameters: RunParameters) -> RunParameters:
     """No evaluation: the curated prompts, or the row's own ones, straight to the logits."""
     prompts = parameters.prompt_analysis
-    return parameters.model_copy(
-        update={
-            "stages": ["preflight", "prompt_analysis", "report"],
-            "prompt_analysis": prompts.model_copy(update={"curated": prompts.prompts is None}),
-        }
-    )
+    narrowed = _narrowed(parameters, ["preflight", "prompt_analysis", "report"])
+    chosen = prompts.model_copy(update={"curated": prompts.prompts is None})
+    return narrowed.model_copy(update={"prompt_analysis": chosen})
 
 
 def modules_alone(parameters: RunParameters) -> RunParameters:
     """No evaluation and no prompts: modules on seeded inputs."""
-    stages = ["preflight", "module_validation", "report"]
+    return _narrowed(parameters, ["preflight", "module_validation", "report"])
+
+
+def _narrowed(parameters: RunParameters, stages: list[str]) -> RunParameters:
     refresh = [stage for stage in parameters.refresh if stage in stages]
     return parameters.model_copy(update={"stages": stages, "refresh": refresh})
 

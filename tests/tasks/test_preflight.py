@@ -1,0 +1,56 @@
+"""The calls that every flow makes: they check when the run names the stage, show findings, and let errors through."""
+
+from __future__ import annotations
+
+import pytest
+
+from accuracy_core.errors import ConfigurationError
+from accuracy_core.prompts.preflight.registry import doubtful
+from accuracy_core.prompts.preflight.report import CheckResult, PreflightReport
+from tasks import preflight
+from tests.pipeline.setups import right_setup
+
+CALLS = (("require_right_setup", "preflight_task"), ("require_right_requests", "preflight_requests_task"))
+REPORT = PreflightReport(
+    results=[
+        CheckResult(check="dtype", needs="checkpoint", findings=[doubtful("dtype", "found", "fix")]),
+        CheckResult(check="rope", needs="checkpoint"),
+    ]
+)
+
+
+@pytest.fixture
+def tables(monkeypatch):
+    """Rows of the artifacts that were made."""
+    made: list[list[dict[str, str]]] = []
+    monkeypatch.setattr(preflight, "create_table_artifact", lambda rows, **_: made.append(rows))
+    return made
+
+
+@pytest.mark.parametrize(("call", "task"), CALLS)
+def test_a_run_that_leaves_it_out_checks_nothing(tmp_path, monkeypatch, tables, call, task):
+    monkeypatch.setattr(preflight, task, lambda run: pytest.fail("it was checked"))
+    run = right_setup(tmp_path).run(tmp_path / "out", stages=["task_analysis"])
+    getattr(preflight, call)(run)
+    assert tables == []
+
+
+@pytest.mark.parametrize(("call", "task"), CALLS)
+def test_findings_are_shown(tmp_path, monkeypatch, tables, call, task):
+    monkeypatch.setattr(preflight, task, lambda run: REPORT)
+    getattr(preflight, call)(right_setup(tmp_path).run(tmp_path / "out", stages=["preflight"]))
+    assert tables == [[{"check": "dtype", "says": "doubtful", "found": "found", "what to do": "fix"}]]
+
+
+@pytest.mark.parametrize(("call", "task"), CALLS)
+def test_errors_are_shown_and_raised(tmp_path, monkeypatch, tables, call, task):
+    run = right_setup(tmp_path).run(tmp_path / "out", stages=["preflight"])
+
+    def refuse(_: object) -> None:
+        run.run_dir.write(run.run_dir.preflight_json, REPORT)
+        raise ConfigurationError("wrong", fix="this way")
+
+    monkeypatch.setattr(preflight, task, refuse)
+    with pytest.raises(ConfigurationError, match="this way"):
+        getattr(preflight, call)(run)
+    assert [row["check"] for row in tables[0]] == ["dtype"]
