@@ -50,6 +50,7 @@ def tools(channels: Channels, nonce: bytes, tokens: Any, device: str) -> SimpleN
         _profiler.ProfilerState.KINETO, False, False, False, False, False, every_thread, ""
     )
     event = _autograd._KinetoEvent
+    kinds_of_device: Any = _autograd.DeviceType
     return SimpleNamespace(
         channels=channels, nonce=nonce, tokens=tokens, width=len(tokens),
         read=os.read, write=os.write, leave=os._exit, join=b"".join, len=len, int=int, bytes=bytes, view=memoryview,
@@ -58,7 +59,7 @@ def tools(channels: Channels, nonce: bytes, tokens: Any, device: str) -> SimpleN
         config=config, kinds=kinds, prepare=_autograd._prepare_profiler, enable=_autograd._enable_profiler,
         disable=_autograd._disable_profiler, events=_autograd._ProfilerResult.events, name=event.name,
         start=event.start_ns, duration=event.duration_ns, thread=event.start_thread_id, where=event.device_type,
-        number=_autograd.DeviceType.__int__, host=int(_autograd.DeviceType.CPU),
+        number=kinds_of_device.__int__, host=int(kinds_of_device.CPU),
         header=HEADER, reply=REPLY, event=EVENT, most=MOST_EVENTS, tampered=TAMPERED,
         started=STARTED, logits=LOGITS, profile=EVENTS, done=DONE, failed=FAILED,
     )  # fmt: skip

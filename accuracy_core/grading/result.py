@@ -24,7 +24,7 @@ class Gate(Part):
 
 
 class Baselines(Part):
-    """Seconds per step of the unfused reference, on the same machine and one thread. NaN: not measured, `notes` says why.
+    """Seconds per step of the unfused reference, same machine, one thread. NaN: not measured, `notes` says why.
 
     `eager`: wall time, taken as a submission's. `eager_busy`: sum of the operators' own time. `compiled`: compiled by
     torch on a CPU, replayed from a captured graph on CUDA. `floor`: bytes that a step must read over the bandwidth

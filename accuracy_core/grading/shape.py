@@ -11,7 +11,7 @@ from accuracy_core.calibration.quantisation import quantise
 
 Weights = dict[str, torch.Tensor]
 #: keys of a seeded cache that carry most of the attention
-_ATTENDED = 1
+_ATTENDED = 4
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ def make_weights(config: StepConfig, seed: int) -> Weights:
 def make_cache(config: StepConfig, seed: int, steps: int) -> KvCache:
     """A cache filled with seeded K and V for `context` tokens; the room for `steps` more is NaN until it is written.
 
-    Keys are spread so that a query attends to about `_ATTENDED` of them, as many as there may be: over thousands of unit
-    keys a softmax is flat, its mean of random values all but 0, and a step that leaves the cache out would pass.
+    Keys are spread so that a query attends to few of them, however many there are: over thousands of unit keys a
+    softmax is flat, its mean of random values all but 0, and a step that leaves the cache out would pass.
     """
     generator = torch.Generator().manual_seed(seed)
     # scores are normal with the keys' deviation s, and exp(-s^2) of all keys carry the weight

@@ -21,8 +21,8 @@ SMALL = StepConfig(layers=4, hidden=256, ffn=1024, heads=4, kv_heads=1, head_dim
 
 @dataclass(frozen=True)
 class GradeTask:
-    """`tolerance`: full-logit relative error; `provenance` says where it comes from. `sequences` are compared before the
-    timed ones, which are others and are compared as well."""
+    """`tolerance`: full-logit relative error; `provenance` says where it comes from. `sequences` are compared before
+    the timed ones, which are others and are compared as well."""
 
     name: str
     config: StepConfig

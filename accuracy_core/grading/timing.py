@@ -1,4 +1,4 @@
-"""Steps of a submission, each timed, counted and kept: nothing is measured in one phase that another one does not see."""
+"""Steps of a submission: the same steps are timed, counted and compared, so that no phase can be told from another."""
 
 from __future__ import annotations
 

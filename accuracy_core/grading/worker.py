@@ -7,6 +7,7 @@ import inspect
 import os
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,13 @@ class Worker:
 
     def run(self) -> None:
         """Until the other end closes, or something is raised, SystemExit too."""
+        commands: dict[str, Callable[..., tuple[int, int, int]]]
+        commands = {"build": self._build, "begin": self._begin, "step": self._call}
         try:
             with os.fdopen(self._source, "rb", buffering=0) as source, torch.inference_mode():
                 for line in source:
                     words = line.decode().split()
-                    found = {"build": self._build, "begin": self._begin, "step": self._call}[words[0]](*words[1:])
+                    found = commands[words[0]](*words[1:])
                     os.write(self._sink, struct.pack(REPLY, 0, *found))
         except BaseException as error:
             text = f"{type(error).__name__}: {error}".encode(errors="replace")[:2000]
@@ -69,15 +72,13 @@ class Worker:
         """A cache of its own for a sequence. `poison`: memory that torch hands out is NaN, and an unwritten element."""
         torch.utils.deterministic.fill_uninitialized_memory = poison == "1"  # type: ignore[attr-defined]
         torch.use_deterministic_algorithms(poison == "1", warn_only=True)
-        cache = make_cache(self._config, int(seed), int(steps))
-        self._cache = KvCache(cache.k.to(self._device), cache.v.to(self._device), cache.length)
+        with torch.inference_mode(False):  # tensors that a thread of the submission may write to as well
+            cache = make_cache(self._config, int(seed), int(steps))
+            self._cache = KvCache(cache.k.to(self._device), cache.v.to(self._device), cache.length)
         return 0, 0, 0
 
     def _call(self) -> tuple[int, int, int]:
-        if self._device != "cpu":
-            token_ids = self._tokens.to(self._device)
-        else:
-            token_ids = self._tokens
+        token_ids = self._tokens if self._device == "cpu" else self._tokens.to(self._device)
         logits = self._step(token_ids, self._cache)
         self._cache.length += 1
         shape = (self._config.batch, self._config.vocab)
