@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from accuracy_core.errors import ConfigurationError, NotMeasuredError
-from accuracy_core.goldens.reference_config import load_config
+from accuracy_core.goldens.reference_config import attention_implementation, load_config
 from accuracy_core.models.checkpoint import weight_files
 from accuracy_core.models.quiet import quiet_transformers
 
@@ -44,6 +44,7 @@ def load_one_layer(
     tensors = dict(_tensors(Path(checkpoint), layer, embeddings))
     if not tensors:
         raise NotMeasuredError(f"the checkpoint has no tensors named …layers.{layer}.…")
+    attention = attention_implementation(config)  # the default would drop a soft cap of the scores
     with quiet_transformers():
         small = one_layer_config(config, layer, embeddings)
         kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(small)]
@@ -53,6 +54,7 @@ def load_one_layer(
             state_dict=tensors,
             dtype=dtype,
             output_loading_info=True,
+            **({} if attention == "auto" else {"attn_implementation": attention}),
         )
     wanted = ("model.layers.0.", "model.embed_tokens") if embeddings else ("model.layers.0.",)
     missing = sorted(name for name in info["missing_keys"] if name.startswith(wanted))

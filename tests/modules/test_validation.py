@@ -17,7 +17,7 @@ from accuracy_core.modules.one_layer import load_one_layer
 from accuracy_core.outcome import Outcome, Verdict
 
 PLAN = Plan(seeds=3, prefill=12, decode=3)
-ARCHITECTURES = ["llama", "qwen2", "qwen3", "gemma3", "mistral-window", "mixtral", "gpt-oss"]
+ARCHITECTURES = ["llama", "gemma2", "qwen2", "qwen3", "gemma3", "mistral-window", "mixtral", "gpt-oss"]
 
 
 def validate(name: str, change: Callable[[Any], Any] | None = None, **settings: Any):
