@@ -92,12 +92,17 @@ def float32_residual(model: Any) -> Iterator[None]:
         stack.callback(handle.remove)
         for name, module in model.named_modules():
             if name.endswith("rotary_emb"):  # its dtype follows the stream's, and queries' follow its
-                handle = module.register_forward_hook(lambda _m, _a, out: tuple(part.to(dtype) for part in out))
+                handle = module.register_forward_hook(lambda _m, _a, out: _narrowed(out, dtype))
                 stack.callback(handle.remove)
         for module in _norms(model):
             handle = module.register_forward_hook(lambda _m, _a, out: out.to(dtype))
             stack.callback(handle.remove)
         yield
+
+
+def _narrowed(angles: Any, dtype: torch.dtype) -> Any:
+    """Cosines and sines in `dtype`; complex angles, which are applied in float32 anyway, as they are."""
+    return tuple(part.to(dtype) for part in angles) if isinstance(angles, tuple) else angles
 
 
 def _norms(model: Any) -> list[Any]:
