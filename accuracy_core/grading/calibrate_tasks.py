@@ -83,8 +83,8 @@ WRONG: dict[str, Callable[[StepConfig, Weights], Step]] = {
     "another token": _other_token,
     "cache left out": _without_cache,
 }
-#: wrong by little: the gate must see it, and need not be ten times exceeded. One layer's attention is a mean over several
-#: random values, which is small beside the stream, and smaller the more tokens there are
+#: wrong by little: the gate must see it, and need not be ten times exceeded. One layer's attention is a mean over
+#: several random values, which is small beside the stream, and smaller the more tokens there are
 SUBTLE: dict[str, Callable[[StepConfig, Weights], Step]] = {
     "one attention left out": _without("o"),
     "positions off by one": _shifted_position,

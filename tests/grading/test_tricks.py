@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import platform
+
 import pytest
 
 from tests.grading.conftest import confinable
@@ -54,26 +56,75 @@ def test_hidden_operators_are_counted(submit, call, setup):
     assert launches.value > 50
 
 
-@pytest.mark.parametrize(
-    ("setup", "says"),
-    [
-        ("torch._C._autograd._enable_record_function(False)", "AttributeError"),
-        ("torch.autograd._disable_profiler()", "AttributeError"),
-        ("import sys; sys._current_frames()", "TamperingRefused"),
-        ("import sys; sys.addaudithook(print)", "addaudithook"),
-        ("import gc; gc.get_objects()", "TamperingRefused"),
-        ("import gc; gc.callbacks.append(print)", "AttributeError"),
-        ("import signal; signal.signal(signal.SIGUSR1, print)", "main thread"),
-        ("import os; [os.write(fd, b'x' * 64) for fd in range(3, 12)]", ""),
-    ],
-    ids=["recording off", "profiler off", "frames", "audit hook", "objects", "collector", "signal handler",
-         "writes everywhere"],
-)  # fmt: skip
-def test_what_measures_is_out_of_reach(submit, setup, says):
-    result = submit(UNFUSED.format(call=PLAIN, setup=setup))
+#: none may succeed; each is code that a submission runs while it is built
+ATTEMPTS = {
+    "recording off": "torch._C._autograd._enable_record_function(False)",
+    "profiler off": "torch.autograd._disable_profiler()",
+    "frames of other threads": "sys._current_frames()",
+    "audit hook": "sys.addaudithook(print)",
+    "all objects": "gc.get_objects()",
+    "collector's callbacks": "gc.callbacks.append(print)",
+    "another collector module": "sys.modules.pop('gc'); import gc",
+    "signal handler": "signal.signal(signal.SIGUSR1, print)",
+    "fork": "os.fork()",
+    "program": "subprocess.run(['true'])",
+    "socket": "socket.socket()",
+    "outside the folder": "open('/tmp/outside-the-folder', 'w')",
+    "grader's memory": "open(f'/proc/{os.getppid()}/mem', 'rb')",
+    "another process": "open(f'/proc/{os.getppid()}/cmdline', 'rb')",
+    "own memory": "open('/proc/self/mem', 'r+b')",
+    "files of the system": "open('/etc/passwd')",
+    "shared memory": "open('/dev/shm/full', 'wb')",
+    "link out": "os.symlink('/tmp', 'out'); open('out/escaped', 'w')",
+    "kills the grader": "os.kill(os.getppid(), 9)",
+    "kills it by thread": "called(234, os.getppid(), os.getppid(), 9)",
+    "kills it by descriptor": "fcntl.fcntl(os.pipe()[0], fcntl.F_SETOWN, os.getppid())",
+    "limits of the grader": "resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (1, 1))",
+    "its priority": "os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)",
+    "its cores": "os.sched_setaffinity(os.getppid(), [0])",
+    "memory files": "os.memfd_create('hoard')",
+    "io_uring": "called(425, 8, 0)",
+    "large file": "open('large', 'wb', buffering=0).write(bytes(65 << 20)) == 65 << 20 or 1 / 0",
+    "too much memory": "torch.ones(1 << 40)",
+}
+
+TRYING = """
+import ctypes, fcntl, gc, os, resource, signal, socket, subprocess, sys
+import torch
+
+def called(number, *arguments):
+    if ctypes.CDLL(None, use_errno=True).syscall(number, *arguments) < 0:
+        raise OSError
+
+def build(config, weights):
+    succeeded = []
+    for name, attempt in ATTEMPTS.items():
+        try:
+            exec(attempt, globals())
+            succeeded.append(name)
+        except Exception:
+            pass
+    raise ValueError(f"succeeded: {succeeded}")
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls are those of x86_64")
+def test_what_is_out_of_reach(submit):
+    result = submit(f"ATTEMPTS = {ATTEMPTS!r}\n{TRYING}")
+    assert result.error == "ValueError: succeeded: []"
+    assert (result.score, result.refused) == (0, True)
+
+
+def test_another_abi_is_killed(submit):
+    """Numbers of the x32 ABI reach the same calls past a filter that only knows the usual ones."""
+    result = submit("import ctypes\nctypes.CDLL(None).syscall(0x40000000 + 57)\n")
+    assert "SIGSYS" in result.error
+
+
+def test_answers_cannot_be_forged(submit):
+    result = submit("import os\nfor fd in range(3, 12):\n    try: os.write(fd, b'x' * 64)\n    except OSError: pass\n")
     assert result.score == 0
     assert result.error
-    assert says in result.error
 
 
 RIGHT = "import fused_right\ndef build(config, weights):\n    step = fused_right.build(config, weights)\n"
@@ -96,25 +147,10 @@ RIGHT = "import fused_right\ndef build(config, weights):\n    step = fused_right
         ("    half = config.vocab // 2\n    import torch\n    mine = torch.empty(1, config.vocab)\n"
          "    def half_written(t, c):\n        mine[:, :half] = step(t, c)[:, :half]\n        return mine\n"
          "    return half_written\n", "nobody wrote"),
-        ("    import os\n    open(f'/proc/{os.getppid()}/mem', 'rb')\n", "PermissionError"),
-        ("    import os\n    open(f'/proc/{os.getppid()}/cmdline', 'rb')\n", "PermissionError"),
-        ("    open('/etc/passwd')\n", "PermissionError"),
-        ("    open('/dev/shm/full', 'wb')\n", "PermissionError"),
-        ("    import os\n    os.symlink('/tmp', 'out')\n    open('out/escaped', 'w')\n", "PermissionError"),
-        ("    import os\n    os.kill(os.getppid(), 9)\n", "PermissionError"),
-        ("    import ctypes, os\n    n = os.getppid()\n    done = ctypes.CDLL(None, use_errno=True).syscall(234, n, n, 9)\n"
-         "    raise ValueError(f'tgkill {done}')\n", "tgkill -1"),
-        ("    import os, resource\n    resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (1, 1))\n", "PermissionError"),
-        ("    import os\n    os.memfd_create('hoard')\n", "PermissionError"),
-        ("    import ctypes\n    done = ctypes.CDLL(None, use_errno=True).syscall(425, 8, 0)\n"
-         "    raise ValueError(f'io_uring {done}')\n", "io_uring -1"),
-        ("    with open('large', 'wb') as file:\n        for _ in range(100):\n            file.write(bytes(1 << 20))\n",
-         "OSError"),
         ("    print('x' * (1 << 22))\n    raise ValueError('printed')\n", "printed"),
     ],
     ids=["filled after return", "lazy tensor", "weights overwritten", "wrong while timed", "stale half",
-         "grader's memory", "another process", "files of the system", "shared memory", "link out", "kills the grader",
-         "signals by thread", "limits of the grader", "memory files", "io_uring", "large file", "prints much"],
+         "prints much"],
 )  # fmt: skip
 def test_what_gains_nothing(submit, body, says):
     result = submit(RIGHT + body)
