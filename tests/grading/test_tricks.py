@@ -31,14 +31,13 @@ def build(config, weights):
 IN_A_THREAD = "pool.submit(torch.inference_mode()(inner), ids, KvCache(k, v, length)).result()"
 PLAIN = "inner(ids, KvCache(k, v, length))"
 POOL = "from concurrent.futures import ThreadPoolExecutor; pool = ThreadPoolExecutor(1)"
-PATCHED = """import accuracy_core.grading.counting as c, accuracy_core.grading.timing as t, time, struct, os
+PATCHED = """import accuracy_core.grading.counting as c, time
     c.COUNTERS["cpu"] = c.count_operators = lambda events: c.StepCount(1, 1, 1, "whole")
     time.perf_counter = lambda: 0.0
     import torch.autograd.profiler as p
     p.profile.__enter__ = lambda self: self
     torch._C._autograd._KinetoEvent.name = lambda self: "[hidden]"
-    torch._C._autograd._ProfilerResult.events = lambda self: []
-    struct.pack = lambda *a: b"" """
+    torch._C._autograd._ProfilerResult.events = lambda self: []"""
 
 
 @pytest.mark.parametrize(
