@@ -60,7 +60,7 @@ ATTEMPTS = {
     "recording off": "torch._C._autograd._enable_record_function(False)",
     "profiler off": "torch.autograd._disable_profiler()",
     "frames of other threads": "sys._current_frames()",
-    "audit hook": "sys.addaudithook(print)",
+    "audit hook": "hit = []; sys.addaudithook(lambda *a: hit.append(a)); open(os.devnull).close(); hit[0]",
     "all objects": "gc.get_objects()",
     "collector's callbacks": "gc.callbacks.append(print)",
     "another collector module": "sys.modules.pop('gc'); import gc",
