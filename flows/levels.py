@@ -36,11 +36,17 @@ def _module_validation() -> Any:
     return module_validation
 
 
+def _logit_regression() -> Any:
+    from flows.logit_regression import logit_regression
+
+    return logit_regression
+
+
 def _as_given(parameters: RunParameters) -> RunParameters:
     return parameters
 
 
-def _curated(parameters: RunParameters) -> RunParameters:
+def logits_alone(parameters: RunParameters) -> RunParameters:
     """No evaluation: the curated prompts, or the row's own ones, straight to the logits."""
     prompts = parameters.prompt_analysis
     narrowed = _narrowed(parameters, ["preflight", "prompt_analysis", "report"])
@@ -61,7 +67,7 @@ def _narrowed(parameters: RunParameters, stages: list[str]) -> RunParameters:
 #: a further level is one line here, and its name in `LevelName`
 LEVELS: dict[LevelName, Level] = {
     "accuracy": Level(1, _accuracy_debugger, "accuracy-debugger/nightly", _as_given),
-    "logits": Level(2, _accuracy_debugger, "accuracy-debugger/nightly", _curated),
+    "logits": Level(2, _logit_regression, "logit-regression/nightly", logits_alone),
     "modules": Level(3, _module_validation, "module-validation/nightly", modules_alone),
 }
 assert set(LEVELS) == set(get_args(LevelName))
