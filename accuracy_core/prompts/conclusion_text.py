@@ -47,10 +47,15 @@ def notes(task: TaskStatus | None, analysis: PromptAnalysisStatus | None) -> lis
     found: list[str] = []
     if analysis is not None:
         if analysis.curated:
-            found.append("no sample deviated: curated prompts were analysed instead")
+            found.append(
+                "the curated prompts were analysed"
+                if task is None
+                else "no sample deviated: curated prompts were analysed instead"
+            )
         for plugin in analysis.plugins.values():
-            failed = [route.route for route in plugin.routes if route.passed is False]
-            passed = [route.route for route in plugin.routes if route.passed]
+            judging = [route for route in plugin.routes if not route.informative]
+            failed = [route.route for route in judging if route.passed is False]
+            passed = [route.route for route in judging if route.passed]
             if plugin.verdict is Verdict.PASS and failed and passed:
                 found.append(
                     f"{_words(plugin.plugin)}: informative deviations, {_words(*failed)} not met, "

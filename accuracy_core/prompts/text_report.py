@@ -24,7 +24,7 @@ def prompt_report(status: PromptAnalysisStatus, manifest: PreparedPrompts) -> st
         "Prompt analysis",
         f"  outcome   {status.outcome.value}",
         f"  verdict   {_verdict(status.verdict)}",
-        f"  prompts   {status.n_prompts}{' (curated: no sample deviated)' if status.curated else ''}",
+        f"  prompts   {status.n_prompts}{' (curated)' if status.curated else ''}",
     ]
     for name, plugin in sorted(status.plugins.items()):
         lines += ["", f"{name}: {_verdict(plugin.verdict)}"]

@@ -49,6 +49,7 @@ def duration(seconds: float) -> str:
 
 _ROUTES = {
     "two_way": "Rows within static limits",
+    "fp32_two_way": "Rows within static limits of FP32 (informative)",
     "sigma_ratio": "σ ratio",
     "agg_bc": "Aggregate BC",
     "typical_ratio": "Typical L2 ratio",

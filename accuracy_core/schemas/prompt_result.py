@@ -39,6 +39,7 @@ class RouteResult(Part):
     value: float
     threshold: float
     detail: str = ""
+    informative: bool = Field(False, description="shown beside the verdict, no way to a pass")
 
 
 class RowMetrics(Part):

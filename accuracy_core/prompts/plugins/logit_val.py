@@ -40,6 +40,10 @@ _TWO_WAY_ONLY = Finding(
 )
 
 
+#: FP32 itself as the expected side, as the documented on-device flow does: shown beside the verdict, no way to a pass
+FP32_TWO_WAY = "fp32_two_way"
+
+
 @dataclass(frozen=True)
 class _Side:
     """One prompt's rows. `fp32`, `expected` and `target` are (tokens, batch 1, vocab); `sampled` (tokens, 1)."""
@@ -195,7 +199,7 @@ def _compare(
         status = PluginStatus(
             plugin=LogitValPlugin.name,
             verdict=judged.verdict,
-            routes=judged.routes,
+            routes=judged.routes + ([_fp32_two_way(ctx, sides)] if _three_way(ctx) else []),
             worst=_renumber(judged.worst_guard, index_of) if judged.worst_guard else None,
             aggregates=judged.aggregates,
             per_prompt={str(result.index): result.verdict for result in by_position.values()},
@@ -204,6 +208,22 @@ def _compare(
     results = [by_position.get(i) or _errored(ctx, i, errors.get(i, "not compared")) for i in range(len(ctx.prompts))]
     keyed = {str(ctx.prepared[position].index): text for position, text in errors.items()}
     return results, status.model_copy(update={"errors": keyed}), location
+
+
+def _fp32_two_way(ctx: PluginContext, sides: list[_Side]) -> RouteResult:
+    """The static limits between the target and FP32 itself: dtype noise counts as error here."""
+    from accuracy_core.logits.compare import compare_prompts
+
+    judged = compare_prompts(
+        baseline=None,
+        expected=[side.fp32 for side in sides],
+        target=[side.target for side in sides if side.target is not None],
+        tolerances=ctx.tolerances,
+        vocab_size=_vocab_size(ctx.tokenizer, sides),
+        target_dtype=ctx.dtype,
+    )
+    (static,) = (route for route in judged.routes if route.route == "two_way")
+    return static.model_copy(update={"route": FP32_TWO_WAY, "informative": True})
 
 
 def _prompt_result(
