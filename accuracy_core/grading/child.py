@@ -4,11 +4,13 @@
         "nonce": HEX}
     -> build                        <- DONE
     -> begin SEED STEPS POISON      <- DONE          a cache filled from the seed
-    -> step COUNTED TOKEN...        <- STARTED, LOGITS, EVENTS when counted, DONE
+    -> step COUNTED                 <- STARTED       ready, the profiler runs
+    -> TOKEN...                     <- LOGITS, EVENTS when counted, DONE
                                     <- FAILED, a text; the process ends
 
 It is confined and sealed before any of the submission's code runs. It never learns what is expected nor which tokens
-come next: the grader compares. Nor does it tell the time: the grader takes it, from STARTED to LOGITS.
+come next: the grader compares. Nor does it tell the time: the grader takes it, from before it tells the tokens to
+the last byte of LOGITS.
 """
 
 from __future__ import annotations

@@ -91,7 +91,13 @@ def serve(t: SimpleNamespace, size: int) -> None:
                 t.enable(t.config, t.kinds)
             if step:
                 t.write(c.sink, t.nonce + t.pack(t.header, t.started, 0))
-                for index, word in t.enumerate(words[2:]):
+                while b"\n" not in pending:
+                    got = t.read(c.source, 65536)
+                    if not got:
+                        t.leave(0)
+                    pending += got
+                told, pending = pending.split(b"\n", 1)
+                for index, word in t.enumerate(told.split()):
                     t.tokens[index] = t.int(word)
                 line = b"step"
             t.write(c.to_worker, line + b"\n")

@@ -39,7 +39,8 @@ class SubmissionFailed(Exception):
 
 @dataclass
 class Answer:
-    """What came before DONE. `seconds`: from STARTED to the last byte of the logits, by this process's clock."""
+    """What came before DONE. `seconds`: from before the tokens are told to the last byte of the logits, by our clock; a
+    grader that is scheduled late makes it longer, never shorter."""
 
     seconds: float = float("nan")
     logits: torch.Tensor | None = None
@@ -84,7 +85,7 @@ class SubmissionProcess:
 
     def step(self, token_ids: Sequence[int], *, counted: bool) -> Answer:
         """One step on the current cache: logits (batch, vocab), seconds, and its profile when `counted`."""
-        answer = self._ask(f"step {int(counted)} {' '.join(map(str, token_ids))}", self._task.time_limit_s)
+        answer = self._ask(f"step {int(counted)}", self._task.time_limit_s, " ".join(map(str, token_ids)))
         if answer.logits is None:
             raise SubmissionFailed("a step gave no logits")
         return answer
@@ -95,7 +96,7 @@ class SubmissionProcess:
             self._process.stdin.write(line.encode() + b"\n")
             self._process.stdin.flush()
 
-    def _ask(self, line: str, limit_s: float) -> Answer:
+    def _ask(self, line: str, limit_s: float, tokens: str = "") -> Answer:
         self._send(line)
         answer, began = Answer(), time.perf_counter()
         deadline = time.monotonic() + limit_s
@@ -103,6 +104,7 @@ class SubmissionProcess:
             kind, payload = self._frame(deadline, limit_s)
             if kind == STARTED:
                 began = time.perf_counter()
+                self._send(tokens)
             elif kind == LOGITS:
                 answer.seconds = time.perf_counter() - began
                 answer.logits = self._tensor(payload)
