@@ -85,12 +85,14 @@ class _Grading:
     def __init__(self, task: GradeTask, device: str, weights: Weights, first: int) -> None:
         self._task, self._device, self._first = task, device, first
         self._reference = unfused.build_in(task.config, weights, torch.float32)
+        self._unfused = unfused.build(task.config, weights)
         self._gates = {
             CORRECT: Gate(name=CORRECT, limit=task.tolerance),
             LAUNCHES: Gate(name=LAUNCHES, limit=task.launches),
             DOMINANT: Gate(name=DOMINANT, limit=task.dominant_share),
         }
         self._errors: dict[str, float] = {}
+        self._from_unfused = math.nan
 
     def run(self, process: SubmissionProcess) -> GradeResult:
         error, built, timed = "", False, Timed()
@@ -105,6 +107,7 @@ class _Grading:
             task=self._task.name, scale=self._task.scale, device=self._device, machine=machine_name(self._device),
             gates=list(self._gates.values()), provenance=self._task.provenance, seed=self._first,
             seconds_per_step=timed.seconds_per_step, refused=not built, error=error,
+            from_unfused=self._from_unfused,
         )  # fmt: skip
         score = self._task.config.batch / result.seconds_per_step if result.passed else 0.0
         return result.model_copy(update={"score": score})
@@ -135,8 +138,11 @@ class _Grading:
         )
 
     def _compare(self, got: torch.Tensor, seed: int, what: str) -> None:
-        want = self._expected(seed)
+        want = self._computed(self._reference, seed)
         error = relative_error(got.flatten(0, 1), want.flatten(0, 1))
+        if what == "sequence":
+            apart = relative_error(got.flatten(0, 1), self._computed(self._unfused, seed).flatten(0, 1))
+            self._from_unfused = apart if math.isnan(self._from_unfused) else max(self._from_unfused, apart)
         self._errors[f"{what} of seed {seed}, {self._task.steps} steps"] = error
         worst = max(self._errors, key=self._errors.__getitem__)
         words = worst if math.isfinite(self._errors[worst]) else f"{worst}: NaN, infinity, or memory that nobody wrote"
@@ -146,10 +152,11 @@ class _Grading:
         self._gates[name] = self._gates[name].model_copy(update={"value": value, "passed": passed, "detail": detail})
 
     @torch.inference_mode()
-    def _expected(self, seed: int) -> torch.Tensor:
+    def _computed(self, step: unfused.Step, seed: int) -> torch.Tensor:
+        """Logits (steps, batch, vocab) float32 of a reference."""
         config, steps = self._task.config, self._task.steps
         cache, rows = make_cache(config, seed, steps), []
         for ids in make_tokens(config, seed + 1, steps):
-            rows.append(self._reference(ids, cache).float())
+            rows.append(step(ids, cache).float())
             cache.length += 1
         return torch.stack(rows)

@@ -53,6 +53,9 @@ class GradeResult(Schema):
     seconds_per_step: float = float("nan")
     baselines: Baselines = Field(default_factory=Baselines)
     provenance: str = Field("", description="where the tolerance of the first gate comes from")
+    from_unfused: float = Field(
+        float("nan"), description="largest relative error against the unfused reference in the task's own dtype"
+    )
     seed: int = Field(0, description="all sequences are drawn from it; giving it again repeats them")
     refused: bool = Field(False, description="the submission cannot be used at all: nothing of it was judged")
     error: str = Field("", description="why the submission could not be graded to the end")

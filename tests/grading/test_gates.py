@@ -26,6 +26,8 @@ class TestMatrix:
     def test_the_unfused_reference_is_right_and_scores_nothing(self):
         result = run(EXAMPLES / "unfused.py")
         assert gates(result) == {"correct": True, "launches": False, "dominant": False}
+        assert result.from_unfused == 0.0
+        assert 0 < result.gates[0].value < TASK.tolerance
         assert result.gates[1].value > 50
         assert result.score == 0
         assert result.conclusion().exit_code == 2
@@ -39,6 +41,7 @@ class TestMatrix:
         result = run(EXAMPLES / "fused_wrong.py")
         assert gates(result) == {"correct": False, "launches": True, "dominant": True}
         assert result.gates[0].value > 10 * TASK.tolerance
+        assert result.from_unfused > 10 * TASK.tolerance
         assert result.score == 0
 
     @pytest.mark.parametrize("name", list(TASKS))
