@@ -46,6 +46,12 @@ def _check_vllm(spec: EngineSpec) -> None:
     spec_arguments(spec, spec.model)
 
 
+def _load_served() -> EngineFactory:
+    from accuracy_core.engines.served import ServedVllmEngine
+
+    return ServedVllmEngine
+
+
 def _load_transformers() -> EngineFactory:
     from accuracy_core.engines.transformers_engine import TransformersEngine
 
@@ -62,6 +68,7 @@ ENGINES: dict[str, EngineKind] = {
     kind.name: kind
     for kind in (
         EngineKind("vllm", "vLLM in its own interpreter and process", True, _load_vllm, _check_vllm),
+        EngineKind("vllm-server", "vLLM through its OpenAI server; logits only", True, _load_served, _check_vllm),
         EngineKind("transformers", "Hugging Face in this process", False, _load_transformers, _check_transformers),
     )
 }

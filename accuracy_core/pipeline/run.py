@@ -191,9 +191,10 @@ def _check_engine(parameters: RunParameters) -> None:
 
 
 def _check_evaluation(parameters: RunParameters, engine_here: bool) -> None:
+    from accuracy_core.engines.registry import engine_kind
     from accuracy_core.evals.preconditions import check_tasks, check_thresholds
 
-    if parameters.engine.engine != "vllm":
+    if not engine_kind(parameters.engine.engine).has_server:
         raise NotMeasuredError(
             f"engine {parameters.engine.engine!r} has no server: task evaluation cannot be measured with it",
             fix="use --engine vllm, or pass existing lm-eval results with --results",

@@ -31,7 +31,7 @@ _OWN_ARGUMENTS = (
 class EngineSpec(Schema):
     """Target under test. Every vLLM engine argument can be given: common ones as fields, the rest in `engine_args`."""
 
-    engine: str = Field("vllm", description="name in the engine registry: vllm or transformers")
+    engine: str = Field("vllm", description="name in the engine registry: vllm, vllm-server or transformers")
     platform: Platform = Field(Platform.CPU, description="device family")
     model: str = Field(min_length=1, description="HF folder or id, or `embedded` for the bundled tiny model")
     tokenizer: str | None = Field(None, description="folder or id of the tokenizer when it is not the model's")
