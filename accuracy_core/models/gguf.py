@@ -64,6 +64,8 @@ def _convert(file: Path, out: Path, dtype: Any) -> None:
 
     where = {"gguf_file": file.name}
     tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)
+    if _adds_bos(file):
+        _add_bos(tokenizer)
     loaded = AutoModelForCausalLM.from_pretrained(
         file.parent, **where, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
     )
@@ -83,3 +85,23 @@ def _convert(file: Path, out: Path, dtype: Any) -> None:
     )
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
+
+
+def _adds_bos(file: Path) -> bool:
+    """Whether the file says that the tokenizer puts a begin-of-sequence token before a text."""
+    from gguf import GGUFReader
+
+    field = GGUFReader(file).get_field("tokenizer.ggml.add_bos_token")
+    return field is not None and bool(field.contents())
+
+
+def _add_bos(tokenizer: Any) -> None:
+    """Make `tokenizer` put its begin-of-sequence token before a text: the conversion of Gemma's loses that."""
+    from tokenizers.processors import TemplateProcessing
+
+    bos, token = tokenizer.bos_token_id, tokenizer.bos_token
+    if bos is None or tokenizer("a").input_ids[:1] == [bos]:
+        return
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{token} $A", pair=f"{token} $A {token} $B:1", special_tokens=[(token, bos)]
+    )

