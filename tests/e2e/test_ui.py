@@ -189,7 +189,8 @@ def test_the_nightly_is_started_from_the_ui_and_says_how_every_row_ended(up: Up,
     page.get_by_text("Quick run").click()
     run = up.wait_final(up.newest_run(deployment)["id"])
     assert run["state"]["name"] == "ConfigurationFailed", run["state"]
-    assert "3 ConfigurationFailed; 3 Completed: typo (accuracy), typo (logits), typo (modules)" in run["state"]["message"]
+    rows = "typo (accuracy), typo (logits), typo (modules)"
+    assert f"3 ConfigurationFailed; 3 Completed: {rows}" in run["state"]["message"]
     show_artifacts(up, page, run["id"])
     page.wait_for_selector("text=Every row of the matrix")
     picture(page, "ui-nightly")
