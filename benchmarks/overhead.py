@@ -49,7 +49,7 @@ def in_process(fleet: Fleet, folder: Path) -> float:
     """Seconds of the flow in the process of `assay run`, with nothing cached."""
     environment = {**os.environ, **fleet.hosts["device-pool"].environment}
     environment["PREFECT_API_URL"] = f"http://127.0.0.1:{fleet.port}/api"
-    for name in ("ASSAY_CACHE_DIR", "VLLM_NEURON_GOLDEN_CACHE_DIR"):
+    for name in ("ASSAY_CACHE_DIR", "VLLM_NEURON_GOLDEN_CACHE_DIR", "PREFECT_RESULTS_LOCAL_STORAGE_PATH"):
         environment[name] = str(folder.parent / "fresh" / name)
     command = [sys.executable, "-m", "flows.cli", "run", "--model", "embedded", "--output", str(folder)]
     subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
@@ -61,7 +61,9 @@ def in_process(fleet: Fleet, folder: Path) -> float:
 def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="assay-overhead-"))
     try:
-        with Fleet(folder, ["cpu-pool", "device-pool"], query_s=2) as fleet:
+        # one host, as `assay up` sets it up: its workers share the store of results
+        shared = {"PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(folder / "results")}
+        with Fleet(folder, ["cpu-pool", "device-pool"], query_s=2, environment=shared) as fleet:
             two_hops = deployed(fleet, folder / "deployed")
             two_hops_work = work(folder / "deployed")
             cached = deployed(fleet, folder / "deployed")
