@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from accuracy_core.errors import AssayError, ConfigurationError
-from accuracy_core.outcome import ExitCode, exit_code
+from accuracy_core.errors import ConfigurationError
+from accuracy_core.outcome import ExitCode
+from flows.cli.exits import exiting_on_errors
 
 if TYPE_CHECKING:
     from accuracy_core.calibration import Calibration, CalibrationOrder
@@ -44,7 +43,7 @@ def measure(
         return
     console = Console(stderr=as_json)
     given = {"model": model, "dtype": dtype, "quick": quick, "seeds": seeds, "texts": texts, "output": output}
-    with _errors(console):
+    with exiting_on_errors(console):
         _calibrate(_order(given), console, as_json=as_json, verbose=verbose)
 
 
@@ -55,7 +54,7 @@ def lint(fixture: Annotated[Path, typer.Argument(help="safetensors file")]) -> N
     Exit code: 0 nothing found, 2 defects, 3 no fixture.
     """
     console = Console()
-    with _errors(console):
+    with exiting_on_errors(console):
         from accuracy_core.calibration.lint import lint_fixture
 
         found = lint_fixture(fixture)
@@ -63,17 +62,6 @@ def lint(fixture: Annotated[Path, typer.Argument(help="safetensors file")]) -> N
             console.print(Text(f"{finding.check}: {finding.evidence}\n  what to do: {finding.fix}", style="red"))
         console.print(Text(f"{fixture}: {len(found)} defects" if found else f"{fixture}: sound"), soft_wrap=True)
         raise typer.Exit(ExitCode.ACCURACY if found else ExitCode.PASSED)
-
-
-@contextmanager
-def _errors(console: Console) -> Iterator[None]:
-    try:
-        yield
-    except AssayError as error:
-        from flows.cli.console import show_error
-
-        show_error(console, error)
-        raise typer.Exit(exit_code(error.outcome, None)) from None
 
 
 def _order(given: dict[str, Any]) -> CalibrationOrder:

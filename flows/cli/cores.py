@@ -13,9 +13,9 @@ from rich.text import Text
 
 from accuracy_core.engines.cores import Holder, holders, lock_directory
 from accuracy_core.engines.devices import platform_cores
-from accuracy_core.errors import AssayError, ConfigurationError
-from accuracy_core.outcome import exit_code
+from accuracy_core.errors import ConfigurationError
 from accuracy_core.schemas import Platform
+from flows.cli.exits import exiting_on_errors
 
 
 def cores(
@@ -27,14 +27,9 @@ def cores(
     Exit code: 0, or 3 for a wrong set-up.
     """
     console = Console(soft_wrap=True)
-    try:
+    with exiting_on_errors(console):
         rows = _rows(_platforms(platform))
         directory = str(lock_directory())
-    except AssayError as error:
-        from flows.cli.console import show_error
-
-        show_error(console, error)
-        raise typer.Exit(exit_code(error.outcome, None)) from None
     if as_json:
         typer.echo(json.dumps({"lock_directory": directory, "cores": rows}, indent=2))
         return

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from accuracy_core.errors import AssayError, ConfigurationError
-from accuracy_core.outcome import ExitCode, Outcome, exit_code
+from accuracy_core.errors import ConfigurationError
+from accuracy_core.outcome import ExitCode, Outcome
 from accuracy_core.schemas import Finding, Severity
-from flows.cli.console import show_error
+from flows.cli.exits import exiting_on_errors
 
 STYLE = {Severity.INFO: "green", Severity.WARNING: "yellow", Severity.ERROR: "red"}
 WORD = {Severity.INFO: "ok", Severity.WARNING: "note", Severity.ERROR: "wrong"}
@@ -44,14 +44,11 @@ def doctor(
     else:
         from accuracy_core.prompts.preflight.server import examine_server
 
-        try:
+        with exiting_on_errors(console):
             key = _key(api_key_env)
             findings = examine_server(
                 server, checkpoint=model, served_model=served_model, api_key=key, timeout_s=timeout
             )
-        except AssayError as error:
-            show_error(console, error)
-            raise typer.Exit(exit_code(error.outcome, None)) from None
     console.print(_table(findings))
     wrong = any(finding.severity is Severity.ERROR for finding in findings)
     raise typer.Exit(ExitCode.CONFIGURATION if wrong else ExitCode.PASSED)

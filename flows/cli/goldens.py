@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from accuracy_core.errors import AssayError
-from accuracy_core.outcome import ExitCode, exit_code
+from accuracy_core.outcome import ExitCode
+from flows.cli.exits import exiting_on_errors
 
 if TYPE_CHECKING:
     from accuracy_core.goldens.sharing import TransferReport
@@ -26,22 +24,11 @@ Keys = Annotated[list[str] | None, typer.Argument(help="keys or unique beginning
 _SHOWN = 12
 
 
-@contextmanager
-def _errors(console: Console) -> Iterator[None]:
-    try:
-        yield
-    except AssayError as error:
-        from flows.cli.console import show_error
-
-        show_error(console, error)
-        raise typer.Exit(exit_code(error.outcome, None)) from None
-
-
 @goldens.command()
 def ls(cache_dir: CacheDir = None) -> None:
     """List what is in the cache, least recently used first."""
     console = Console()
-    with _errors(console):
+    with exiting_on_errors(console):
         from accuracy_core.goldens.manage import list_entries
 
         entries = list_entries(cache_dir)
@@ -62,7 +49,7 @@ def verify(
 ) -> None:
     """Hash every entry; damaged ones are quarantined. Exit code 1 if there was any."""
     console = Console()
-    with _errors(console):
+    with exiting_on_errors(console):
         from accuracy_core.goldens.manage import verify_entries
 
         report = verify_entries(cache_dir, quarantine=not keep)
@@ -81,7 +68,7 @@ def gc(
 ) -> None:
     """Remove leftovers of dead writers, old quarantined entries, and entries beyond a size."""
     console = Console()
-    with _errors(console):
+    with exiting_on_errors(console):
         from accuracy_core.goldens.manage import collect_garbage
 
         report = collect_garbage(cache_dir, max_bytes=max_bytes, quarantine_days=quarantine_days)
@@ -96,7 +83,7 @@ def gc(
 def push(keys: Keys = None, s3: S3Uri = None, cache_dir: CacheDir = None) -> None:
     """Upload goldens that the shared store does not hold."""
     console = Console()
-    with _errors(console):
+    with exiting_on_errors(console):
         from accuracy_core.goldens.manage import find_key
         from accuracy_core.goldens.sharing import push_entries
 
@@ -112,7 +99,7 @@ def pull(
 ) -> None:
     """Download goldens that are not here yet."""
     console = Console()
-    with _errors(console):
+    with exiting_on_errors(console):
         from accuracy_core.goldens.sharing import pull_entries
 
         _finish(console, "pulled", pull_entries(keys or None, cache_dir, s3))
@@ -137,7 +124,7 @@ def export(
 ) -> None:
     """Write one golden as golden.pt."""
     console = Console()
-    with _errors(console):
+    with exiting_on_errors(console):
         from accuracy_core.goldens.manage import export_golden_pt
 
         console.print(str(export_golden_pt(key, target, cache_dir)), highlight=False, soft_wrap=True)

@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from accuracy_core.errors import AssayError
-from accuracy_core.outcome import exit_code
+from flows.cli.exits import exiting_on_errors
 
 if TYPE_CHECKING:
     from accuracy_core.grading import GradeResult
@@ -37,13 +36,8 @@ def grade(
     console = Console()
     values = {"submission": submission, "task": task, "device": device, "scale": scale, "seed": seed,
               "baselines": baselines, "output_dir": output}  # fmt: skip
-    try:
+    with exiting_on_errors(console):
         raise typer.Exit(_grade(values, json_file, console, verbose=verbose))
-    except AssayError as error:
-        from flows.cli.console import show_error
-
-        show_error(console, error)
-        raise typer.Exit(exit_code(error.outcome, None)) from None
 
 
 def _grade(values: dict[str, Any], json_file: Path | None, console: Console, *, verbose: bool) -> int:

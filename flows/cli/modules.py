@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from accuracy_core.errors import ConfigurationError
-from accuracy_core.outcome import exit_code
+from flows.cli.exits import exiting_on_errors
 from flows.cli.options import build_parameters, load_config, merge, parse_pairs
 from flows.cli.run import execute, given
 
@@ -44,7 +43,7 @@ def modules(
     Exit code: 0 passed, 2 accuracy, 3 configuration, 1 anything else.
     """
     console = Console(stderr=False)
-    try:
+    with exiting_on_errors(console):
         asked: dict[str, Any] = {
             "engine": given(
                 model=model, engine=engine, platform=platform, dtype=dtype, tensor_parallel_size=tp,
@@ -60,11 +59,6 @@ def modules(
         values = merge(load_config(config), asked)
         values["engine"] = {"model": "embedded", **values.get("engine", {})}
         parameters = build_parameters(values)
-    except ConfigurationError as error:
-        from flows.cli.console import show_error
-
-        show_error(console, error)
-        raise typer.Exit(exit_code(error.outcome, None)) from None
     from flows.levels import modules_alone
 
     raise typer.Exit(execute(modules_alone(parameters), console, verbose))

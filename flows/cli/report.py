@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from accuracy_core.errors import AssayError
-from accuracy_core.outcome import exit_code
+from flows.cli.exits import exiting_on_errors
 
 
 def report(
@@ -19,12 +18,8 @@ def report(
     from accuracy_core.pipeline.mirror import synchronised, working_dir
     from accuracy_core.report import generate_report
     from accuracy_core.schemas import RunDir
-    from flows.cli.console import show_error
 
-    try:
+    with exiting_on_errors(console):
         with synchronised(run_dir):
             generate_report(working_dir(run_dir))
         console.print(str(RunDir.at(run_dir).report_html), highlight=False)
-    except AssayError as error:
-        show_error(console, error)
-        raise typer.Exit(exit_code(error.outcome, None)) from None

@@ -11,9 +11,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from accuracy_core.errors import AssayError, ConfigurationError
+from accuracy_core.errors import AssayError
 from accuracy_core.outcome import ExitCode, exit_code
 from accuracy_core.schemas import RunParameters
+from flows.cli.exits import exiting_on_errors
 from flows.cli.options import build_parameters, load_config, merge, parse_pairs
 
 Many = list[str]
@@ -82,7 +83,7 @@ def run(
     Exit code: 0 passed, 2 accuracy, 3 configuration, 1 anything else.
     """
     console = Console(stderr=False)
-    try:
+    with exiting_on_errors(console):
         values = load_config(config)
         values = merge(
             values,
@@ -111,11 +112,6 @@ def run(
         )  # fmt: skip
         values["engine"] = {"model": "embedded", **values.get("engine", {})}
         parameters = build_parameters(values)
-    except ConfigurationError as error:
-        from flows.cli.console import show_error
-
-        show_error(console, error)
-        raise typer.Exit(exit_code(error.outcome, None)) from None
     raise typer.Exit(execute(parameters, console, verbose))
 
 

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from accuracy_core.errors import AssayError, ConfigurationError
-from accuracy_core.outcome import ExitCode, exit_code
-from flows.cli.console import show_error
+from accuracy_core.errors import ConfigurationError
+from accuracy_core.outcome import ExitCode
+from flows.cli.exits import exiting_on_errors
 
 if TYPE_CHECKING:
     from accuracy_core.selftest import CaseResult, Plan, SelftestReport
@@ -40,12 +40,9 @@ def selftest(
     from accuracy_core.selftest import make_plan
 
     console = Console(stderr=as_json)
-    try:
+    with exiting_on_errors(console):
         plan = make_plan(_engine(engine), quick=quick, faults=fault or [], architectures=arch or [], clean_seeds=clean)
         report = _run(plan, quick, output, resume, console)
-    except AssayError as error:
-        show_error(console, error)
-        raise typer.Exit(exit_code(error.outcome, None)) from None
     if output is not None:
         (output / "selftest.json").write_text(report.to_json(), encoding="utf-8")
     if as_json:
