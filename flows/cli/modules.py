@@ -58,7 +58,7 @@ def modules(
         }  # fmt: skip
         values = merge(load_config(config), asked)
         values["engine"] = {"model": "embedded", **values.get("engine", {})}
-        parameters = build_parameters(values)
+        parameters = build_parameters(values, command="modules")
     from flows.levels import modules_alone
 
     raise typer.Exit(execute(modules_alone(parameters), console, verbose))

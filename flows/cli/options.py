@@ -58,9 +58,9 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def build_parameters(values: dict[str, Any]) -> RunParameters:
+def build_parameters(values: dict[str, Any], *, command: str = "run") -> RunParameters:
     """Validate. Raises ConfigurationError with one readable line per problem."""
-    return checked(RunParameters, values, command="run")
+    return checked(RunParameters, values, command=command)
 
 
 def checked(kind: type[Model], values: dict[str, Any], *, command: str) -> Model:
