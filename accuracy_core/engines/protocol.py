@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from accuracy_core.schemas import EngineSpec, ReplayRequest, ReplayResult
+from accuracy_core.schemas import EngineSpec, ReplayConditions, ReplayRequest, ReplayResult
 
 #: called after each finished request with (done, total)
 Progress = Callable[[int, int], None]
@@ -22,6 +22,9 @@ class Capabilities:
     hooks: bool = False
     replacement: bool = False
     prompt_logprobs: bool = False
+    batching: bool = False
+    chunked_prefill: bool = False
+    prefix_caching: bool = False
     versions: dict[str, str] = field(default_factory=dict)
 
 
@@ -50,3 +53,17 @@ class TargetEngine(Protocol):
     def __enter__(self) -> TargetEngine: ...
 
     def __exit__(self, *exc: object) -> None: ...
+
+
+@runtime_checkable
+class ConditionalEngine(TargetEngine, Protocol):
+    """An engine that can run a replay under chosen conditions of serving: batched, chunked, from the prefix cache."""
+
+    def replay_under(self, requests: Sequence[ReplayRequest], conditions: ReplayConditions) -> list[ReplayResult]:
+        """As `replay`, under `conditions`; each result tells its `conduct`.
+
+        A condition for which the matching capability (`batching`, `chunked_prefill`, `prefix_caching`) is missing
+        makes the results carry an error that says so. Whether a condition took place is for the caller to read from
+        `conduct`: a scheduler may always do less than it was asked.
+        """
+        ...

@@ -12,7 +12,15 @@ from accuracy_core.schemas.module_parameters import ModuleParameters
 from accuracy_core.schemas.module_result import ModuleCheck, ModuleValidationResult
 from accuracy_core.schemas.prompt_analysis_status import Escalation, PluginStatus, PromptAnalysisStatus
 from accuracy_core.schemas.prompt_result import GuardHit, Phase, PromptResult, RouteResult, RowMetrics
-from accuracy_core.schemas.replay import CaptureSpec, Replacement, ReplayRequest, ReplayResult, SnapshotSpec
+from accuracy_core.schemas.replay import (
+    CaptureSpec,
+    Replacement,
+    ReplayConditions,
+    ReplayConduct,
+    ReplayRequest,
+    ReplayResult,
+    SnapshotSpec,
+)
 from accuracy_core.schemas.report_section import ReportSection, Tab
 from accuracy_core.schemas.run_dir import RunDir, write_text
 from accuracy_core.schemas.run_parameters import EvalParameters, PreflightParameters, PromptParameters, RunParameters
@@ -39,7 +47,7 @@ __all__ = [
     "KvHeadMetrics", "KvPattern", "KvPlace", "KvResult", "ModuleCheck", "ModuleMetrics", "ModuleParameters",
     "ModuleValidationResult", "PairedTest", "Part", "Phase", "Platform",
     "PluginStatus", "PreflightParameters", "PromptAnalysisStatus", "PromptParameters", "PromptResult", "Replacement",
-    "ReplacementTrial", "ReplayRequest", "ReplayResult", "ReportSection", "ResultsSummary", "RouteResult", "RowMetrics",
+    "ReplacementTrial", "ReplayConditions", "ReplayConduct", "ReplayRequest", "ReplayResult", "ReportSection", "ResultsSummary", "RouteResult", "RowMetrics",
     "RunDir", "RunParameters", "SampleRecord", "Schema", "ScoreRow", "Severity", "SnapshotSpec", "StageRecord", "Tab",
     "TaskStatus", "TensorCompareResult", "ThresholdResult", "Tolerances", "canonical_json", "fingerprint", "write_text",
 ]  # fmt: skip

@@ -42,6 +42,30 @@ class SnapshotSpec(Part):
     budget: int = Field(1, ge=1, description="save at most this many calls")
 
 
+class ReplayConditions(Part):
+    """How an engine is to run a replay, besides what is asked of it: the ways of serving that must not change logits.
+
+    The neutral value is an accuracy run's: one request at a time, each prompt computed whole.
+    """
+
+    together: bool = Field(False, description="all requests are in the engine at once, in one batch where they fit")
+    prefill_chunk: int | None = Field(
+        None, ge=1, description="prompts are prefilled in pieces of at most this many tokens"
+    )
+    read_prefixes: bool = Field(
+        False, description="blocks that an earlier request left in the prefix cache are taken instead of computed"
+    )
+    forget_prefixes: bool = Field(False, description="the prefix cache is emptied before the first request")
+
+
+class ReplayConduct(Part):
+    """What the engine really did for one request, as its scheduler saw it: proof that the conditions took place."""
+
+    cached_tokens: int = Field(0, ge=0, description="prompt tokens that came out of the prefix cache")
+    prefill_chunks: list[int] = Field(default_factory=list, description="prompt tokens computed by each prefill call")
+    largest_batch: int = Field(1, ge=1, description="most requests in one engine call of this one, itself included")
+
+
 class ReplayRequest(Schema):
     """Replay `forced_token_ids` after `prompt_token_ids` through the decode path, teacher-forced.
 
@@ -88,4 +112,5 @@ class ReplayResult(Schema):
     shift_free: bool = Field(
         False, description="only log-probabilities were to be had: rows are known up to a constant"
     )
+    conduct: ReplayConduct | None = Field(None, description="how it was run; empty: the engine does not tell")
     error: str | None = None
