@@ -47,7 +47,8 @@ __all__ = [
     "KvHeadMetrics", "KvPattern", "KvPlace", "KvResult", "ModuleCheck", "ModuleMetrics", "ModuleParameters",
     "ModuleValidationResult", "PairedTest", "Part", "Phase", "Platform",
     "PluginStatus", "PreflightParameters", "PromptAnalysisStatus", "PromptParameters", "PromptResult", "Replacement",
-    "ReplacementTrial", "ReplayConditions", "ReplayConduct", "ReplayRequest", "ReplayResult", "ReportSection", "ResultsSummary", "RouteResult", "RowMetrics",
-    "RunDir", "RunParameters", "SampleRecord", "Schema", "ScoreRow", "Severity", "SnapshotSpec", "StageRecord", "Tab",
+    "ReplacementTrial", "ReplayConditions", "ReplayConduct", "ReplayRequest", "ReplayResult", "ReportSection",
+    "ResultsSummary", "RouteResult", "RowMetrics", "RunDir", "RunParameters", "SampleRecord", "Schema",
+    "ScoreRow", "Severity", "SnapshotSpec", "StageRecord", "Tab",
     "TaskStatus", "TensorCompareResult", "ThresholdResult", "Tolerances", "canonical_json", "fingerprint", "write_text",
 ]  # fmt: skip
