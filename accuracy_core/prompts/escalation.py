@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from accuracy_core.outcome import Outcome, Verdict
-from accuracy_core.prompts.confirm import size
 from accuracy_core.prompts.context import Goldens, PluginContext
 from accuracy_core.prompts.evidence import KV, TENSORS
 from accuracy_core.prompts.plugin import PromptPlugin
+from accuracy_core.prompts.replacing import size
 from accuracy_core.prompts.running import Work, run_alone
 from accuracy_core.prompts.triage_tree import TriageTree, load_triage_tree
 from accuracy_core.schemas import Escalation, PromptResult

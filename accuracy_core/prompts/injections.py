@@ -32,6 +32,9 @@ class CapturedInjections:
     def taps(self, position: int) -> list[str]:
         return list(self.order)
 
+    def possible(self, tap: str) -> bool:
+        return tap in self.rows and bool(self.plan.replacement(tap))
+
     def replacements(self, position: int, taps: Sequence[str]) -> list[Replacement]:
         for tap in taps:
             if tap not in self.rows:

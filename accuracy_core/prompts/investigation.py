@@ -9,15 +9,16 @@ from typing import Any
 
 from accuracy_core.errors import AssayError, InfrastructureError
 from accuracy_core.outcome import Verdict
-from accuracy_core.prompts.confirm import confirm, open_case, size
+from accuracy_core.prompts.confirm import confirm
 from accuracy_core.prompts.context import PluginContext
 from accuracy_core.prompts.escalation import ESCALATED, escalate
 from accuracy_core.prompts.evidence import LOGITS, TENSORS, Evidence, read_evidence
 from accuracy_core.prompts.merge import merge_plugins
 from accuracy_core.prompts.prepared import PreparedPrompts
 from accuracy_core.prompts.registry import PLUGIN_REGISTRY, make_plugins
+from accuracy_core.prompts.replacing import open_case, size
 from accuracy_core.prompts.running import Work
-from accuracy_core.prompts.surroundings import control_tap, same_in_every_layer
+from accuracy_core.prompts.surroundings import control_tap, in_front, same_in_every_layer
 from accuracy_core.prompts.triage import Location, Triage, triage
 from accuracy_core.prompts.triage_tree import load_triage_tree
 from accuracy_core.schemas import ComparisonSummary, Culprit, EngineSpec, PromptAnalysisStatus, PromptResult, RunDir
@@ -136,7 +137,8 @@ def _proven(found: Triage, ctx: PluginContext, work: Work) -> Culprit | None:
         modules = list(dict.fromkeys([culprit.module, *wrong]))
         controls = [control_tap(module, order, load_triage_tree()) for module in modules]
         everywhere = same_in_every_layer(culprit.module, order)
-        wanted = list(dict.fromkeys([*modules, *(tap for tap in controls if tap is not None), *everywhere]))
+        like = [tap for module in {*modules, *everywhere} for tap in in_front(module, order, load_triage_tree())]
+        wanted = list(dict.fromkeys([*modules, *(tap for tap in controls if tap is not None), *everywhere, *like]))
         with captured_injections(ctx, case.position, case.forced, order, wanted) as injections:
             proven = confirm(culprit, wrong, case, ctx, injections)
         _note(ctx.output_dir, culprit, proven)

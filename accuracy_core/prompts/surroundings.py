@@ -1,8 +1,8 @@
-"""Taps around a suspected module: what it is given, and where the same module is in other layers."""
+"""Taps around a suspected module: what it is given, where the same module is in other layers, what is like it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from accuracy_core.prompts.triage_tree import TriageTree
 
@@ -44,3 +44,34 @@ def control_tap(module: str, taps: Sequence[str], tree: TriageTree) -> str | Non
         if fits:
             return tap
     return None
+
+
+def comparable_taps(
+    modules: Sequence[str],
+    taps: Sequence[str],
+    tree: TriageTree,
+    *,
+    but: Collection[str] = (),
+    possible: Callable[[str], bool] = lambda tap: True,
+) -> list[str]:
+    """For each of `modules` the nearest module in front of it that is none of them and not in `but`.
+
+    It is looked for in the module's own layer and in the one before. The residual stream is none: everything that went
+    wrong before passes through it. Modules without one, and those outside of the layers, add nothing.
+    """
+    found: dict[str, None] = {}
+    for module in modules:
+        near = (tap for tap in in_front(module, taps, tree) if tap not in {*modules, *but} and possible(tap))
+        first = next(near, None)
+        if first is not None:
+            found[first] = None
+    return list(found)
+
+
+def in_front(module: str, taps: Sequence[str], tree: TriageTree) -> list[str]:
+    """Taps in front of the module, in its layer and the one before, nearest first; without the residual stream."""
+    layer = layer_of(module)
+    if layer is None or module not in taps:
+        return []
+    before = reversed(taps[: taps.index(module)])
+    return [tap for tap in before if layer_of(tap) in (layer, layer - 1) and tree.kind_of(tap) != "residual"]

@@ -33,6 +33,9 @@ class HandMade:
     def taps(self, position):
         return list(ORDER)
 
+    def possible(self, tap):
+        return tap not in self.refused
+
     def replacements(self, position, taps):
         for tap in set(taps) & set(self.refused):
             raise NotMeasuredError(f"{tap} cannot be replaced in this engine")
@@ -40,12 +43,14 @@ class HandMade:
 
 
 class Setting:
-    """A run over four prompts of which 1 and 2 are off unless a tap in `cured_by` is replaced."""
+    """A run over four prompts of which 1 and 2 are off unless a tap in `cured_by` is replaced, or all of `all_of`, or
+    any `heals_with` taps whatever they are."""
 
     def __init__(self, tmp_path, monkeypatch):
         self.tmp_path = tmp_path
         self.goldens = make_goldens(len(PROMPTS), 8)
         self.cured_by, self.all_of, self.bad = CURED_BY, set(), {1: 0.3, 2: 0.6}
+        self.heals_with = None
         self.engine = CuringEngine(tmp_path, self.rows)
         self.tensors = Witness("tensor_compare", lambda i: tensors(BLAMED, index=i, phase=Phase.DECODE, position=6))
         self.kv = Witness("kv_cache", lambda i: kv(KvPattern.SHIFTED, index=i, at=1, head=1, position=5))
@@ -56,7 +61,11 @@ class Setting:
         index = int(request.request_id.split("-")[1])
         rows = clean_rows(self.goldens, index)
         replaced = {one.tap.removesuffix(":out0") for one in request.replacements}
-        if index in self.bad and not (self.all_of <= replaced if self.all_of else replaced & self.cured_by):
+        if self.heals_with is not None:
+            cured = len(replaced) >= self.heals_with
+        else:
+            cured = self.all_of <= replaced if self.all_of else bool(replaced & self.cured_by)
+        if index in self.bad and not cured:
             noise = torch.randn(7, VOCAB, generator=torch.Generator().manual_seed(index))
             rows[1:] += self.bad[index] * noise
         return rows
@@ -159,8 +168,8 @@ def test_a_wrong_suspicion_is_not_confirmed_and_the_next_candidate_is_tried(sett
     setting.tensors.make = lambda i: tensors(wrong, index=i, also=(BLAMED,), phase=Phase.DECODE)
     culprit = setting.run().status.culprit
     assert [(trial.kind, trial.module, trial.healed) for trial in culprit.trials] == [
-        ("output", wrong, False), ("together", wrong, True), ("output", BLAMED, True),
-        ("inputs", "model.layers.0", False),
+        ("output", wrong, False), ("together", wrong, True), ("comparable", "model.layers.0.input_layernorm", False),
+        ("output", BLAMED, True), ("inputs", "model.layers.0", False),
     ]  # fmt: skip
     assert (culprit.module, culprit.confirmed) == (BLAMED, True)
     assert any(wrong in text and "was named first" in text for text in culprit.contradictions)
@@ -172,7 +181,7 @@ def test_two_faults_are_confirmed_together_and_the_first_one_stays_named(setting
     setting.tensors.make = lambda i: tensors(first, index=i, also=(BLAMED,))
     culprit = setting.run().status.culprit
     assert [(trial.kind, trial.healed) for trial in culprit.trials] == [
-        ("output", False), ("together", True), ("output", False),
+        ("output", False), ("together", True), ("comparable", False), ("output", False),
     ]  # fmt: skip
     assert (culprit.module, culprit.confirmed) == (first, True)
     assert "all 2 modules that are wrong by themselves replaced together, the error vanishes" in culprit.confirmation
@@ -191,10 +200,32 @@ def test_code_that_is_wrong_in_every_layer_is_confirmed_by_replacing_all_of_them
     setting.tensors.make = lambda i: tensors(first, index=i, also=(BLAMED,))
     culprit = setting.run().status.culprit
     assert [(trial.kind, trial.module, trial.healed) for trial in culprit.trials] == [
-        ("output", first, False), ("every_layer", first, True),
+        ("output", first, False), ("every_layer", first, True), ("comparable", "model.layers.0.self_attn.key", False),
     ]  # fmt: skip
     assert (culprit.module, culprit.confirmed) == (first, True)
     assert "in all 2 layers" in culprit.confirmation
+
+
+def test_an_error_that_vanishes_wherever_reference_tensors_are_put_in_confirms_nothing(setting):
+    first = "model.layers.0.self_attn.attn"
+    setting.heals_with = 2  # a row that reacts to every rounding
+    setting.tensors.make = lambda i: tensors(first, index=i)
+    culprit = setting.run().status.culprit
+    assert [(trial.kind, trial.healed) for trial in culprit.trials] == [
+        ("output", False), ("every_layer", True), ("comparable", True),
+    ]  # fmt: skip
+    assert (culprit.module, culprit.confirmed) == (first, False)
+    assert "it vanishes, too" in culprit.confirmation
+    assert "nothing is proven" in culprit.confirmation
+
+
+def test_a_comparable_module_that_cannot_be_replaced_is_passed_over(setting):
+    first = "model.layers.0.self_attn.attn"
+    setting.all_of = {first, BLAMED}
+    setting.injections = HandMade(refused=("model.layers.0.self_attn.key",))
+    setting.tensors.make = lambda i: tensors(first, index=i, also=(BLAMED,))
+    *_, control = setting.run().status.culprit.trials
+    assert (control.kind, control.module, control.healed) == ("comparable", "model.layers.0.self_attn.q_proj", False)
 
 
 def test_a_place_behind_the_fault_is_not_confirmed(setting):
