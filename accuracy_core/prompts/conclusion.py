@@ -61,7 +61,8 @@ def conclude(
     decided = _decided(task_status, analysis, error, skipped)
     if modules is not None:
         alone = task_status is None and analysis is None and error is None
-        decided = decided.model_copy(update=module_decision(modules, decided, alone=alone))
+        update = module_decision(modules, decided, alone=alone, missing=wording.left_out(skipped) if alone else [])
+        decided = decided.model_copy(update=update)
     if preflight is None or not preflight.notes():
         return decided
     return decided.model_copy(update={"notes": [*decided.notes, *preflight.notes()]})
@@ -103,19 +104,24 @@ def _measured(
     if error is not None:
         notes.append(f"the run ended early: {_describe(error)[1]}")
     gaps = wording.gaps(task, analysis, skipped)
+    open_questions = [f"not measured: {gap}" for gap in gaps]
     if numerics is Verdict.FAIL:
         assert analysis is not None
         if score is False and task is not None:
             notes.insert(0, f"score below threshold too ({wording.missed_thresholds(task)})")
         return _numerics(
-            Verdict.FAIL, task, analysis, notes + gaps, wording.culprit_headline("numerics fail", analysis.culprit)
+            Verdict.FAIL,
+            task,
+            analysis,
+            notes + open_questions,
+            wording.culprit_headline("numerics fail", analysis.culprit),
         )
     if score is False:
-        return _score_failed(task, analysis, notes + gaps)
+        return _score_failed(task, analysis, notes + open_questions)
     if numerics is Verdict.SUSPECT:
         assert analysis is not None
         headline = wording.culprit_headline(_SUSPECT, analysis.culprit)
-        return _numerics(Verdict.SUSPECT, task, analysis, notes + gaps, headline)
+        return _numerics(Verdict.SUSPECT, task, analysis, notes + open_questions, headline)
     if gaps:
         return _not_measured(task, analysis, notes, gaps, passed=score is True or numerics is Verdict.PASS)
     assert analysis is not None
@@ -164,11 +170,13 @@ def _not_measured(
 ) -> Conclusion:
     # An error inside a stage that ran is not the same as a stage left out on purpose: it must not exit with 0.
     complete = passed and not wording.errors(analysis)
+    missing = "not measured: " + "; ".join(gaps)
     return Conclusion(
         outcome=Outcome.NOT_MEASURED,
         banner=Banner.GREY,
-        headline="not measured: " + "; ".join(gaps),
-        notes=notes + (["what was measured, passed"] if passed else []),
+        # a run that was meant to do a part of the work says first what it found; one that broke, what is missing
+        headline=f"{wording.pass_headline(task, analysis)}; {missing}" if complete else missing,
+        notes=notes + (["what was measured, passed"] if passed and not complete else []),
         state="Completed" if complete else "NotMeasured",
         exit_code=ExitCode.PASSED if complete else ExitCode.ERROR,
         **_common(task, analysis),

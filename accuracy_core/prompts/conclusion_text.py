@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from accuracy_core.outcome import Outcome, Verdict
 from accuracy_core.prompts.triage import phase_text
 from accuracy_core.schemas import Culprit, Phase, PromptAnalysisStatus, TaskStatus
+
+_SCORE, _NUMERICS = "the score", "the numerics of the logits"
+#: what a stage is there to say
+_MEASURES = {"evaluate": _SCORE, "task_analysis": _SCORE, "prompt_analysis": _NUMERICS}
 
 
 def errors(analysis: PromptAnalysisStatus | None) -> list[str]:
@@ -20,26 +25,38 @@ def errors(analysis: PromptAnalysisStatus | None) -> list[str]:
     ]
 
 
-def gaps(task: TaskStatus | None, analysis: PromptAnalysisStatus | None, skipped: list[str]) -> list[str]:
-    """What was asked and has no answer. A run without any threshold was not asked to judge scores."""
-    found = [f"stage {name} was skipped" for name in skipped]
+def gaps(task: TaskStatus | None, analysis: PromptAnalysisStatus | None, skipped: Sequence[str]) -> list[str]:
+    """What has no answer: first what stages left out on purpose would have said, then what was asked.
+
+    A run without any threshold was not asked to judge scores.
+    """
+    found = left_out(skipped)
     named = " ".join(skipped)
     if task is None and "task_analysis" not in named and "evaluate" not in named:
-        found.append("no task analysis")
+        found.append(f"{_SCORE} (no task analysis)")
     elif task is not None and task.passed is None and (task.thresholds or task.outcome is Outcome.NOT_MEASURED):
         found.append("; ".join(task.warnings) or "the scores could not be judged")
     if analysis is None and "prompt_analysis" not in named:
-        found.append("no prompt analysis")
+        found.append(f"{_NUMERICS} (no prompt analysis)")
     elif analysis is not None and (analysis.verdict is None or analysis.outcome is Outcome.NOT_MEASURED):
         found.append("numerics: " + ("; ".join(errors(analysis)) or "nothing was compared"))
     elif analysis is not None:
         found += errors(analysis)
         found += [
-            f"{name} not measured"
-            for name, plugin in analysis.plugins.items()
-            if plugin.verdict is None and not plugin.errors
+            _words(name) for name, plugin in analysis.plugins.items() if plugin.verdict is None and not plugin.errors
         ]
     return found
+
+
+def left_out(skipped: Sequence[str]) -> list[str]:
+    """What nobody measured because the stages that do were left out, with their names."""
+    by_what: dict[str, list[str]] = {}
+    for name in skipped:
+        by_what.setdefault(_MEASURES.get(name, _words(name)), []).append(name)
+    return [
+        f"{what} ({'stage' if len(names) == 1 else 'stages'} {' and '.join(names)} left out)"
+        for what, names in by_what.items()
+    ]
 
 
 def notes(task: TaskStatus | None, analysis: PromptAnalysisStatus | None) -> list[str]:
@@ -107,13 +124,13 @@ def culprit_headline(text: str, culprit: Culprit | None) -> str:
     return f"{text}: {', '.join(parts)}" if parts else text
 
 
-def pass_headline(task: TaskStatus | None, analysis: PromptAnalysisStatus) -> str:
-    """What passed."""
-    what = "curated prompts" if analysis.curated else "analysed prompts"
-    numbers = f"numerics pass on all {analysis.n_prompts} {what}"
-    if task is not None and task.passed:
-        return f"score met, {numbers}"
-    return numbers
+def pass_headline(task: TaskStatus | None, analysis: PromptAnalysisStatus | None) -> str:
+    """What passed: the score, the numerics, or both."""
+    found = ["score met"] if task is not None and task.passed else []
+    if analysis is not None and analysis.verdict is Verdict.PASS:
+        what = "curated prompts" if analysis.curated else "analysed prompts"
+        found.append(f"numerics pass on all {analysis.n_prompts} {what}")
+    return ", ".join(found)
 
 
 def _words(*names: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from accuracy_core.outcome import Banner, ExitCode, Outcome, Verdict, banner, exit_code
@@ -11,12 +12,15 @@ from accuracy_core.schemas import ModuleCheck, ModuleValidationResult
 _NAMED = 3
 
 
-def module_decision(modules: ModuleValidationResult, decided: Any, *, alone: bool) -> dict[str, Any]:
+def module_decision(
+    modules: ModuleValidationResult, decided: Any, *, alone: bool, missing: Sequence[str] = ()
+) -> dict[str, Any]:
     """Fields of the Conclusion `decided` that change because of `modules`.
 
-    `alone`: nothing else was measured and nothing ended the run early, so the modules decide. A module proven wrong
-    fails the run whatever else it says, except that a failure of the logits keeps its own headline. A module that was
-    asked for and not measured makes a pass incomplete.
+    `alone`: nothing else was measured and nothing ended the run early, so the modules decide; `missing` names what was
+    left out on purpose then, for a pass says nothing of it. A module proven wrong fails the run whatever else it says,
+    except that a failure of the logits keeps its own headline. A module that was asked for and not measured makes a
+    pass incomplete.
     """
     notes = [*decided.notes, *module_notes(modules)]
     if modules.verdict is Verdict.FAIL:
@@ -27,7 +31,8 @@ def module_decision(modules: ModuleValidationResult, decided: Any, *, alone: boo
     if modules.unmeasured and (alone or decided.verdict is Verdict.PASS):
         return {**_incomplete(modules), "notes": notes}
     if alone and modules.verdict is Verdict.PASS:
-        return {**_judged(Verdict.PASS, _passed(modules)), "notes": notes}
+        headline = "; not measured: ".join(filter(None, [_passed(modules), "; ".join(missing)]))
+        return {**_judged(Verdict.PASS, headline), "notes": notes}
     if alone:
         return {**_incomplete(modules), "notes": notes}
     return {"notes": notes}

@@ -191,9 +191,29 @@ def test_missing_capability():
 def test_a_skipped_stage_is_grey_and_completes_when_the_rest_passed():
     done = conclude(task(), None, skipped=["prompt_analysis"])
     check(done, Outcome.NOT_MEASURED, None, Banner.GREY, "Completed", 0)
-    assert "prompt_analysis was skipped" in done.headline
-    done = conclude(None, analysis(), skipped=["evaluate", "task_analysis"])
+    assert done.headline == "score met; not measured: the numerics of the logits (stage prompt_analysis left out)"
+    done = conclude(None, analysis(curated=True), skipped=["evaluate", "task_analysis"])
     check(done, Outcome.NOT_MEASURED, None, Banner.GREY, "Completed", 0)
+    assert done.headline == (
+        "numerics pass on all 3 curated prompts; not measured: the score (stages evaluate and task_analysis left out)"
+    )
+
+
+def test_what_was_left_out_is_said_beside_a_failure_too():
+    done = conclude(None, analysis(FAIL), skipped=["evaluate"])
+    assert "not measured: the score (stage evaluate left out)" in done.notes
+
+
+def test_without_a_record_of_what_was_left_out_the_good_news_still_comes_first():
+    assert conclude(None, analysis()).headline == (
+        "numerics pass on all 3 analysed prompts; not measured: the score (no task analysis)"
+    )
+
+
+def test_a_stage_that_broke_is_no_stage_left_out():
+    done = conclude(None, analysis(errors={"1": "request failed"}), skipped=["evaluate"])
+    check(done, Outcome.NOT_MEASURED, None, Banner.GREY, "NotMeasured", 1)
+    assert done.headline.startswith("not measured: the score (stage evaluate left out); logit_validation, prompt 1")
 
 
 def test_nothing_measured_is_an_error():
@@ -211,7 +231,7 @@ def test_a_plugin_that_measured_nothing_is_never_green():
     plugins = {**status.plugins, "kv_cache": PluginStatus(plugin="kv_cache", outcome=Outcome.NOT_MEASURED)}
     done = conclude(task(), status.model_copy(update={"plugins": plugins}))
     check(done, Outcome.NOT_MEASURED, None, Banner.GREY, "Completed", 0)
-    assert "kv_cache not measured" in done.headline
+    assert done.headline == "score met, numerics pass on all 3 analysed prompts; not measured: kv cache"
 
 
 def test_scores_that_could_not_be_judged_are_never_green():

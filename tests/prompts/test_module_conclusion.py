@@ -36,6 +36,14 @@ def test_alone_they_decide(checks, state, code):
     assert (decided.state, decided.exit_code) == (state, code)
 
 
+def test_a_pass_says_what_was_not_measured_behind_what_passed():
+    decided = conclude(None, None, skipped=["evaluate", "task_analysis", "prompt_analysis"], modules=result(PASS))
+    assert decided.headline == (
+        "all 1 module checks pass: mlp; not measured: the score (stages evaluate and task_analysis left out); "
+        "the numerics of the logits (stage prompt_analysis left out)"
+    )
+
+
 def test_module_layer_phase_and_findings_are_named():
     assert "attention, layer 3, decode (L2 ratio 7)" in conclude(None, None, modules=result(FAIL)).headline
     assert conclude(None, None, modules=result(PASS, CUT)).notes == ["rope: digits are cut off (rope, layer 0, decode)"]
