@@ -9,7 +9,7 @@ from typing import Any
 
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.evals.catalogue import Catalogue
-from accuracy_core.evals.thresholds import parse_rule, split_key
+from accuracy_core.evals.thresholds import PROPORTIONS_OF_FILES, parse_rule, require_possible, split_key
 
 
 def check_tasks(tasks: Sequence[str], include_path: str | Path | None = None) -> Catalogue:
@@ -36,9 +36,10 @@ def check_tasks(tasks: Sequence[str], include_path: str | Path | None = None) ->
 def check_thresholds(
     thresholds: Mapping[str, Any], tasks: Sequence[str], include_path: str | Path | None = None
 ) -> None:
-    """Find a threshold that no score of these tasks will meet, without running them.
+    """Find a threshold that no score of these tasks can meet, without running them.
 
-    Raises ConfigurationError naming the keys that will exist. Tasks whose metrics the files do not tell are trusted.
+    Raises ConfigurationError for a key that no score will have, naming those that will exist, and for a percentage
+    where scores are proportions. Tasks whose metrics the files do not tell are trusted.
     """
     catalogue = check_tasks(tasks, include_path)
     rows: dict[str, list[str] | None] = {}
@@ -46,7 +47,7 @@ def check_thresholds(
         rows.update(catalogue.rows(name))
     known = [f"{task}/{key}" for task, keys in rows.items() for key in keys or []]
     for given, value in thresholds.items():
-        parse_rule(given, value)
+        rule = parse_rule(given, value)
         task, key = split_key(given)
         if task is None:
             fits = [f"{name}/{key}" for name, keys in rows.items() if keys is not None and key in keys]
@@ -59,6 +60,8 @@ def check_thresholds(
                 raise _unfit(given, "names no task or group of this run", known)
         elif (keys := rows[task]) is not None and key not in keys:
             raise _unfit(given, f"names no score of {task}", [f"{task}/{item}" for item in keys] or known)
+        if any(name.endswith(f"/{key}") and task in (None, name.removesuffix(f"/{key}")) for name in known):
+            require_possible(given, rule, PROPORTIONS_OF_FILES)
 
 
 def _unfit(given: str, problem: str, candidates: list[str]) -> ConfigurationError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +12,10 @@ from accuracy_core.errors import ConfigurationError
 Kind = Literal["bound", "mean_std", "fraction_of_reference"]
 _FORMS = 'a number, {"mean": m, "std": s, "n_sigma": 2} or {"min_of_reference": 0.98}'
 _DEFAULT_SIGMAS = 2.0
+#: metrics of lm-eval that lie between 0 and 1 in every task that has them
+ALWAYS_PROPORTIONS = frozenset({"acc", "acc_norm", "acc_mutual_info", "acc_bytes", "acc_all", "exact_match"})
+#: and those that do in tasks whose files list them: tasks in Python (SQuAD 2, SCROLLS) give percentages the same names
+PROPORTIONS_OF_FILES = ALWAYS_PROPORTIONS | {"f1", "em"}
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,15 @@ class Rule:
 
 
 def parse_rule(key: str, value: Any) -> Rule:
-    """Raises ConfigurationError for anything but the three forms with finite numbers."""
+    """Raises ConfigurationError for anything but the three forms with finite numbers, and for numbers that no score of
+    the metric in `key` can have.
+    """
+    rule = _parsed(key, value)
+    require_possible(key, rule, ALWAYS_PROPORTIONS)
+    return rule
+
+
+def _parsed(key: str, value: Any) -> Rule:
     if isinstance(value, Mapping):
         fields = dict(value)
         if set(fields) == {"min_of_reference"}:
@@ -69,6 +81,24 @@ def split_key(given: str) -> tuple[str | None, str]:
     """`task/metric,filter` -> (task, `metric,filter`). The task ends at the last `/`; without one there is no task."""
     task, slash, key = given.rpartition("/")
     return (task, key) if slash else (None, key)
+
+
+def require_possible(key: str, rule: Rule, proportions: Collection[str]) -> None:
+    """Raise ConfigurationError when the metric in `key` is one of `proportions` and `rule` has a number beyond 0 to 1.
+
+    Such a threshold would never be met, or always. A fraction of the reference may be more than the whole.
+    """
+    metric = split_key(key)[1].partition(",")[0]
+    if metric not in proportions or rule.kind == "fraction_of_reference":
+        return
+    numbers = {"": rule.value} if rule.kind == "bound" else {"mean ": rule.mean, "std ": rule.std}
+    for name, number in numbers.items():
+        if not 0 <= number <= 1:
+            percent = f"it looks like a percentage: write {number / 100:g}"
+            raise ConfigurationError(
+                f"threshold {key!r}: {name}{number:g} is impossible, {metric} lies between 0 and 1",
+                fix=percent if 1 < number <= 100 else "use a number from 0 to 1",
+            )
 
 
 def meets(value: float, limit: float, higher_is_better: bool) -> bool:

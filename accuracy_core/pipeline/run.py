@@ -210,7 +210,10 @@ def _check_results(parameters: RunParameters) -> None:
     if "task_analysis" not in parameters.stages:
         return
     from accuracy_core.evals.readers.locate import locate
+    from accuracy_core.evals.thresholds import parse_rule
 
+    for key, value in parameters.thresholds.items():
+        parse_rule(key, value)
     for given in (parameters.evaluation.results, parameters.evaluation.reference_results):
         if given is not None:
             locate(Path(given).expanduser())

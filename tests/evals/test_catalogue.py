@@ -99,6 +99,7 @@ def test_thresholds_that_will_be_met_by_a_score(thresholds: dict[str, Any]) -> N
         ({"assay_suite/acc,none": 0.8}, "assay_mc/acc,none"),
         ({"gsm8k/exact_match,strict-match": 0.8}, "assay_arith/exact_match,strict-match"),
         ({"assay_mc/acc,none": "high"}, "a number"),
+        ({"exact_match,strict-match": 41}, "write 0.41"),
     ],
 )
 def test_thresholds_that_cannot_be_met(thresholds: dict[str, Any], listed: str) -> None:
@@ -109,6 +110,13 @@ def test_thresholds_that_cannot_be_met(thresholds: dict[str, Any], listed: str) 
 
 def test_a_task_whose_metrics_are_not_known_is_trusted() -> None:
     check_thresholds({"longbench_lcc/code_sim_score,none": 0.1, "anything,none": 0.2}, ["longbench_lcc"])
+
+
+def test_a_metric_is_a_proportion_where_the_task_file_lists_it_only() -> None:
+    with pytest.raises(ConfigurationError, match=r"(?s)f1 lies between 0 and 1.*write 0\.62"):
+        check_thresholds({"f1,none": 62}, ["coqa"])
+    check_thresholds({"f1,none": 0.62}, ["coqa"])
+    check_thresholds({"squadv2/f1,none": 62}, ["squadv2", "coqa"])
 
 
 def test_near_names() -> None:

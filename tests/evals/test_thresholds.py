@@ -71,6 +71,31 @@ def test_malformed(value: object) -> None:
         parse_rule("t/acc,none", value)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("gsm8k/exact_match,strict-match", 41, r"'gsm8k/exact_match,strict-match': 41 .*\n.*percentage: write 0\.41$"),
+        ("acc,none", 1.001, "acc lies between 0 and 1"),
+        ("t/acc_norm,none", -0.1, r"-0\.1 is impossible.*\n.*use a number from 0 to 1"),
+        ("acc,none", 4100, "use a number from 0 to 1"),
+        ("acc,none", {"mean": 84, "std": 0.02}, "mean 84 is impossible"),
+        ("acc,none", {"mean": 0.84, "std": 2}, r"std 2 is impossible.*\n.*write 0\.02$"),
+    ],
+)  # fmt: skip
+def test_what_no_proportion_can_be_is_refused(key: str, value: object, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        parse_rule(key, value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("acc,none", 0), ("acc,none", 1), ("t/bleu,none", 41), ("word_perplexity,none", 12.5), ("squadv2/f1,none", 80),
+     ("acc/bleu,none", 41), ("acc,none", {"min_of_reference": 1.02})],
+)  # fmt: skip
+def test_what_some_score_can_be_is_not(key: str, value: object) -> None:
+    parse_rule(key, value)
+
+
 def test_non_finite_never_passes() -> None:
     assert not meets(math.nan, 0.0, True)
     assert not meets(math.inf, 0.0, True)
