@@ -58,16 +58,11 @@ def context_length(spec: EngineSpec, config: Mapping[str, Any]) -> int | None:
 def check_sizes(spec: EngineSpec, config: Mapping[str, Any]) -> None:
     """Raise ConfigurationError for sizes that this checkpoint does not have, before anything is started.
 
-    Checked: tensor parallel ranks that do not divide the attention heads, and a `max_model_len` beyond the positions
-    that the model was trained for. Rotary scaling extends them; $VLLM_ALLOW_LONG_MAX_MODEL_LEN in the engine's `env`,
-    which is vLLM's own word for it, allows what lies beyond.
+    Checked: tensor parallel ranks that the attention heads or the KV heads cannot be split over, and a `max_model_len`
+    beyond the positions that the model was trained for. Rotary scaling extends them; $VLLM_ALLOW_LONG_MAX_MODEL_LEN in
+    the engine's `env`, which is vLLM's own word for it, allows what lies beyond.
     """
-    ranks, heads = spec.tensor_parallel_size, config.get("num_attention_heads")
-    if isinstance(heads, int) and heads % ranks:
-        raise ConfigurationError(
-            f"{heads} attention heads cannot be split over {ranks} tensor parallel ranks",
-            fix=f"use a divisor of {heads}",
-        )
+    _check_ranks(spec.tensor_parallel_size, config.get("num_attention_heads"), config.get("num_key_value_heads"))
     positions = context_length(spec.model_copy(update={"max_model_len": None}), config)
     if spec.max_model_len is None or positions is None:
         return
@@ -78,6 +73,22 @@ def check_sizes(spec: EngineSpec, config: Mapping[str, Any]) -> None:
             fix=f"lower max_model_len, give rotary scaling in hf_overrides, or set {_ALLOW_LONG}=1 in the engine's env "
             "if you mean it",
         )
+
+
+def _check_ranks(ranks: int, heads: Any, kv_heads: Any) -> None:
+    """Each rank gets as many heads as the others; KV heads, of which there are fewer, may also be repeated evenly."""
+    if not isinstance(heads, int):
+        return
+    kv_heads = kv_heads if isinstance(kv_heads, int) and kv_heads > 0 else heads
+
+    def split(count: int) -> bool:
+        return heads % count == 0 and (kv_heads % count == 0 or count % kv_heads == 0)
+
+    if split(ranks):
+        return
+    what = f"{heads} attention heads" if heads % ranks else f"{kv_heads} KV heads"
+    fits = ", ".join(str(count) for count in range(1, heads + 1) if split(count))
+    raise ConfigurationError(f"{what} cannot be split over {ranks} tensor parallel ranks", fix=f"use one of {fits}")
 
 
 def _rotary_factor(config: Mapping[str, Any]) -> float:

@@ -45,6 +45,7 @@ def test_max_model_len_wins_over_the_checkpoint() -> None:
 
 
 HEADS = {"num_attention_heads": 6, "max_position_embeddings": 16}
+GROUPED = {"num_attention_heads": 24, "num_key_value_heads": 8}
 
 
 @pytest.mark.parametrize(
@@ -55,6 +56,8 @@ HEADS = {"num_attention_heads": 6, "max_position_embeddings": 16}
         ({"max_model_len": 64}, {**HEADS, "rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 4}}}),
         ({"max_model_len": 17, "env": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}}, HEADS),
         ({"tensor_parallel_size": 5, "max_model_len": 999}, {}),
+        ({"tensor_parallel_size": 8}, GROUPED),
+        ({"tensor_parallel_size": 24}, GROUPED),  # KV heads repeated, three ranks each
     ],
 )
 def test_sizes_that_the_checkpoint_has(fields: dict[str, Any], config: dict[str, Any]) -> None:
@@ -65,6 +68,8 @@ def test_sizes_that_the_checkpoint_has(fields: dict[str, Any], config: dict[str,
     ("fields", "config", "words"),
     [
         ({"tensor_parallel_size": 4}, HEADS, "6 attention heads cannot be split over 4 tensor parallel ranks"),
+        ({"tensor_parallel_size": 3}, GROUPED, "8 KV heads cannot be split over 3 .*\\n.*use one of 1, 2, 4, 8, 24$"),
+        ({"tensor_parallel_size": 12}, GROUPED, "8 KV heads cannot be split over 12 tensor parallel ranks"),
         ({"max_model_len": 17}, HEADS, "max_model_len is 17, the model was trained for 16 positions"),
         ({"max_model_len": 33}, {**HEADS, "rope_scaling": {"type": "linear", "factor": 2.0}}, "16 positions"),
         ({"max_model_len": 17, "env": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "0"}}, HEADS, "16 positions"),
