@@ -23,6 +23,7 @@ from accuracy_core.pipeline.stages import recorded
 from accuracy_core.prompts import claim_directory, compute_goldens, make_plugins, prepare_prompts, run_plugins
 from accuracy_core.prompts.context import Goldens
 from accuracy_core.prompts.curated import curated_prompts
+from accuracy_core.prompts.engine_session import free_log
 from accuracy_core.prompts.investigation import plugin_options
 from accuracy_core.prompts.orchestrator import context_length
 from accuracy_core.prompts.prepared import PreparedPrompts
@@ -154,7 +155,7 @@ def _device(run: Run) -> CoreLease:
 
 def _open(run: Run, spec: EngineSpec, lease: CoreLease) -> TargetEngine:
     progress.report(STAGE, message="loading the engine")
-    log_path = local_path(run.run_dir.engine_log)
+    log_path = free_log(local_path(run.run_dir.engine_log))
     engine = open_engine(spec, lease=lease, log_path=log_path, startup_timeout_s=run.parameters.startup_timeout_s)
     try:
         check_loaded(run, log_path)

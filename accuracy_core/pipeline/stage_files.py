@@ -53,7 +53,7 @@ def stage_paths(root: Path, stage: str) -> list[Path]:
     if stage != _PROMPTS:
         raise ValueError(f"stage {stage!r} has no results of its own")
     paths = [path for name in _PROMPT_FOLDERS for path in _below(root / name)]
-    return [path for path in paths if path != root / "prompt_analysis" / "engine.log"]
+    return [path for path in paths if not (path.parent == root / "prompt_analysis" and path.suffix == ".log")]
 
 
 def describe(run_dir: RunDir, stage: str, key: str, *, root: str, complete: bool, outputs: list[str]) -> StageFiles:

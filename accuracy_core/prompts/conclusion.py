@@ -10,6 +10,7 @@ from pydantic import Field
 from accuracy_core.errors import AssayError
 from accuracy_core.outcome import Banner, ExitCode, Outcome, Verdict, banner, exit_code
 from accuracy_core.prompts import conclusion_text as wording
+from accuracy_core.prompts.consistency_conclusion import consistency_decision
 from accuracy_core.prompts.module_conclusion import module_decision
 from accuracy_core.prompts.preflight.report import PreflightReport
 from accuracy_core.prompts.triage_tree import load_triage_tree
@@ -109,13 +110,9 @@ def _measured(
         assert analysis is not None
         if score is False and task is not None:
             notes.insert(0, f"score below threshold too ({wording.missed_thresholds(task)})")
-        return _numerics(
-            Verdict.FAIL,
-            task,
-            analysis,
-            notes + open_questions,
-            wording.culprit_headline("numerics fail", analysis.culprit),
-        )
+        headline = wording.culprit_headline("numerics fail", analysis.culprit)
+        failed = _numerics(Verdict.FAIL, task, analysis, notes + open_questions, headline)
+        return failed.model_copy(update=consistency_decision(analysis, headline))
     if score is False:
         return _score_failed(task, analysis, notes + open_questions)
     if numerics is Verdict.SUSPECT:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from accuracy_core.outcome import Outcome, Verdict
+from accuracy_core.prompts.consistency_conclusion import consistency_gaps
 from accuracy_core.prompts.triage import phase_text
 from accuracy_core.schemas import Culprit, Phase, PromptAnalysisStatus, TaskStatus
 
@@ -39,12 +40,17 @@ def gaps(task: TaskStatus | None, analysis: PromptAnalysisStatus | None, skipped
     if analysis is None and "prompt_analysis" not in named:
         found.append(f"{_NUMERICS} (no prompt analysis)")
     elif analysis is not None and (analysis.verdict is None or analysis.outcome is Outcome.NOT_MEASURED):
-        found.append("numerics: " + ("; ".join(errors(analysis)) or "nothing was compared"))
+        found.append(
+            "numerics: " + ("; ".join([*errors(analysis), *consistency_gaps(analysis)]) or "nothing was compared")
+        )
     elif analysis is not None:
         found += errors(analysis)
         found += [
-            _words(name) for name, plugin in analysis.plugins.items() if plugin.verdict is None and not plugin.errors
+            _words(name)
+            for name, plugin in analysis.plugins.items()
+            if plugin.verdict is None and not plugin.errors and not plugin.not_measured
         ]
+        found += consistency_gaps(analysis)
     return found
 
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 #: called with (plugin, prompts done, prompts in all)
 PromptProgress = Callable[[str, int, int], None]
 
+#: makes a loaded engine; it is used as a context manager
+EngineFactory = Callable[[EngineSpec], TargetEngine]
+
 #: (batch, prompt length) int64 ids -> logits float32 (tokens, batch, vocab) and ids int64 (tokens, batch)
 GenerateFn = Callable[["torch.Tensor"], tuple["torch.Tensor", "torch.Tensor"]]
 
@@ -32,6 +35,7 @@ def no_progress(plugin: str, done: int, total: int) -> None:
 class PluginContext:
     """Immutable. `engine`, `generate_fn` and `goldens` are None for a plugin that manages its own engine.
 
+    Such a plugin opens one with `engine_factory` (None: by the engine registry) under `lease`: the device is the run's.
     `goldens_dir` is the root of the golden cache (None: the default) for references that a plugin computes itself.
     `prompts` are token ids; `prepared` the same prompts with their texts and origins, in the same order. Results of
     `prompts[i]` belong into `output_dir.prompt(prepared[i].index)`.
@@ -51,3 +55,5 @@ class PluginContext:
     tolerances: Tolerances | None = None
     goldens_dir: str | Path | None = None
     progress: PromptProgress = no_progress
+    engine_factory: EngineFactory | None = None
+    lease: Any = None

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accuracy_core.engines.protocol import TargetEngine
 from accuracy_core.errors import InfrastructureError
-from accuracy_core.prompts.context import GenerateFn
+from accuracy_core.prompts.context import EngineFactory, GenerateFn
 from accuracy_core.schemas import EngineSpec, ReplayRequest, ReplayResult
 
 if TYPE_CHECKING:
     import torch
-
-EngineFactory = Callable[[EngineSpec], TargetEngine]
 
 
 @contextlib.contextmanager
@@ -42,6 +41,12 @@ def shared_engine(
         made = factory(spec)
     with made as opened:
         yield opened
+
+
+def free_log(path: Path) -> Path:
+    """`engine.log`, or the next free `engine-2.log`: a second engine must not overwrite what the first one said."""
+    names = (path if number == 1 else path.with_stem(f"{path.stem}-{number}") for number in itertools.count(1))
+    return next(name for name in names if not name.exists())
 
 
 def read_logits(result: ReplayResult) -> torch.Tensor:

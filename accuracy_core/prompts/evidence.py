@@ -12,6 +12,7 @@ from accuracy_core.schemas.base import Schema
 LOGITS = "logit_validation"
 TENSORS = "tensor_compare"
 KV = "kv_cache"
+CONSISTENCY = "engine_consistency"
 
 Kind = TypeVar("Kind", bound=Schema)
 

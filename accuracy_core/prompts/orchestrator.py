@@ -12,8 +12,7 @@ from typing import Any
 
 from accuracy_core.engines.protocol import TargetEngine
 from accuracy_core.errors import AssayError, ConfigurationError
-from accuracy_core.prompts.context import Goldens, PluginContext, PromptProgress, no_progress
-from accuracy_core.prompts.engine_session import EngineFactory
+from accuracy_core.prompts.context import EngineFactory, Goldens, PluginContext, PromptProgress, no_progress
 from accuracy_core.prompts.goldens import compute_goldens, reference_dtype
 from accuracy_core.prompts.investigation import earlier_status, find_culprit, investigate
 from accuracy_core.prompts.merge import merge_status, number_prompts, target_fingerprint
@@ -184,6 +183,8 @@ def run_plugins(
         tolerances=tolerances,
         goldens_dir=goldens_dir,
         progress=progress,
+        engine_factory=engine_factory,
+        lease=lease,
     )
     work = Work()
     shared = [plugin for plugin in plugins if plugin.shares(spec)]

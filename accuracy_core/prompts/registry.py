@@ -8,6 +8,7 @@ from typing import Any
 
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.prompts.plugin import PromptPlugin
+from accuracy_core.prompts.plugins.engine_consistency import EngineConsistencyPlugin
 from accuracy_core.prompts.plugins.kv_cache import KvCachePlugin
 from accuracy_core.prompts.plugins.logit_val import LogitValPlugin
 from accuracy_core.prompts.plugins.tensor_compare import TensorComparePlugin
@@ -56,3 +57,4 @@ def make_plugins(
 register(LogitValPlugin)
 register(KvCachePlugin)
 register(TensorComparePlugin)
+register(EngineConsistencyPlugin)

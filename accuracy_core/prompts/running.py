@@ -11,8 +11,8 @@ from typing import Any
 from accuracy_core.engines.protocol import TargetEngine
 from accuracy_core.errors import AssayError, ConfigurationError, InfrastructureError, NotMeasuredError
 from accuracy_core.outcome import Outcome
-from accuracy_core.prompts.context import PluginContext
-from accuracy_core.prompts.engine_session import EngineFactory, make_generate_fn, shared_engine
+from accuracy_core.prompts.context import EngineFactory, PluginContext
+from accuracy_core.prompts.engine_session import make_generate_fn, shared_engine
 from accuracy_core.prompts.plugin import PromptPlugin
 from accuracy_core.prompts.triage import Triage
 from accuracy_core.schemas import EngineSpec, Escalation, PluginStatus

@@ -2,6 +2,12 @@
 
 from accuracy_core.schemas.base import Part, Schema, canonical_json, fingerprint
 from accuracy_core.schemas.call_snapshot import CallSnapshot
+from accuracy_core.schemas.consistency_result import (
+    ConsistencyCheck,
+    ConsistencyKind,
+    ConsistencyResult,
+    ConsistencyRows,
+)
 from accuracy_core.schemas.culprit import Culprit, ReplacementTrial
 from accuracy_core.schemas.deviated_prompt import DeviatedPrompt, DeviatedPrompts
 from accuracy_core.schemas.engine_spec import EngineSpec, Platform
@@ -42,7 +48,8 @@ from accuracy_core.schemas.tensor_result import (
 from accuracy_core.schemas.tolerances import Aggregate, Guards, Tolerances
 
 __all__ = [
-    "Aggregate", "CallSnapshot", "CaptureSpec", "ComparisonSummary", "Culprit", "DeviatedPrompt", "DeviatedPrompts",
+    "Aggregate", "CallSnapshot", "CaptureSpec", "ComparisonSummary", "ConsistencyCheck",
+    "ConsistencyKind", "ConsistencyResult", "ConsistencyRows", "Culprit", "DeviatedPrompt", "DeviatedPrompts",
     "DivergentModule", "EngineSpec", "Escalation", "EvalParameters", "FaultSpec", "Finding", "GuardHit", "Guards",
     "KvHeadMetrics", "KvPattern", "KvPlace", "KvResult", "ModuleCheck", "ModuleMetrics", "ModuleParameters",
     "ModuleValidationResult", "PairedTest", "Part", "Phase", "Platform",

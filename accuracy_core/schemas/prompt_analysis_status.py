@@ -22,6 +22,9 @@ class PluginStatus(Part):
     aggregates: dict[str, float] = Field(default_factory=dict)
     per_prompt: dict[str, Verdict | None] = Field(default_factory=dict, description="prompt index -> verdict")
     errors: dict[str, str] = Field(default_factory=dict, description="prompt index, or `plugin`, -> error")
+    not_measured: dict[str, str] = Field(
+        default_factory=dict, description="part of the analysis that was asked for and has no result -> why"
+    )
 
 
 class Escalation(Part):

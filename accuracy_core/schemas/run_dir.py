@@ -108,6 +108,10 @@ class RunDir:
         return self.prompt_analysis / "analysis.json"
 
     @property
+    def consistency_json(self) -> AnyPath:
+        return self.prompt_analysis / "engine_consistency.json"
+
+    @property
     def engine_log(self) -> AnyPath:
         return self.prompt_analysis / "engine.log"
 

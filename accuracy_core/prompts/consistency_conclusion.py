@@ -1,0 +1,31 @@
+"""What an engine that contradicts itself adds to the decision over a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accuracy_core.outcome import Verdict
+from accuracy_core.prompts.evidence import CONSISTENCY
+from accuracy_core.schemas import PromptAnalysisStatus
+
+
+def consistency_decision(analysis: PromptAnalysisStatus, headline: str) -> dict[str, Any]:
+    """Fields of the Conclusion that change: headline and next step, where nothing else is to blame.
+
+    A named culprit keeps both: logits that are wrong one request at a time are looked at first.
+    """
+    plugin = analysis.plugins.get(CONSISTENCY)
+    if plugin is None or plugin.verdict is not Verdict.FAIL or plugin.worst is None or analysis.culprit is not None:
+        return {}
+    what = plugin.worst.detail
+    fixes = [finding.fix for finding in analysis.findings if finding.evidence == what]
+    return {"headline": f"{headline}: {what}", "next_step": next(iter(fixes), "")}
+
+
+def consistency_gaps(analysis: PromptAnalysisStatus) -> list[str]:
+    """Ways of serving that were asked for and not measured, with the reason, once for those that share it."""
+    plugin = analysis.plugins.get(CONSISTENCY)
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in (plugin.not_measured if plugin is not None else {}).items():
+        by_reason.setdefault(reason, []).append(name)
+    return [f"consistency under {', '.join(names)} ({reason})" for reason, names in by_reason.items()]

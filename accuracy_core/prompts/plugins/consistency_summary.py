@@ -1,0 +1,132 @@
+"""What the consistency checks say: status of the plugin, and findings in words."""
+
+from __future__ import annotations
+
+import math
+
+from accuracy_core.consistency.ways import serving_ways, way_title
+from accuracy_core.outcome import Outcome, Verdict, worst
+from accuracy_core.prompts.evidence import CONSISTENCY
+from accuracy_core.schemas import (
+    ConsistencyCheck,
+    ConsistencyKind,
+    ConsistencyResult,
+    ConsistencyRows,
+    Finding,
+    GuardHit,
+    Phase,
+    PluginStatus,
+    Severity,
+)
+
+_REPEAT_FIX = (
+    "an engine that does not repeat itself cannot be judged by single runs: look for atomic additions, memory that is "
+    "read before it is written, and races; fix its number of threads"
+)
+
+_PHASES = {
+    Phase.NONE: "not located",
+    Phase.PREFILL: "prefill",
+    Phase.DECODE: "decode",
+    Phase.BOTH: "prefill and decode",
+}
+
+
+def summary(result: ConsistencyResult) -> PluginStatus:
+    """A verdict per prompt and over all of them; a way that the engine claims and was not measured is named.
+
+    Ways that the engine does not have at all are no gap, since they cannot go wrong there, unless nothing is left.
+    """
+    gaps = [check for check in result.unmeasured if result.verdict is None or not check.lacking]
+    return PluginStatus(
+        plugin=CONSISTENCY,
+        outcome=result.outcome,
+        verdict=result.verdict,
+        worst=_worst_hit(result),
+        aggregates=_aggregates(result),
+        per_prompt=_per_prompt(result),
+        not_measured={way_title(check.kind): check.reason for check in gaps},
+    )
+
+
+def findings(result: ConsistencyResult) -> list[Finding]:
+    """One per check that failed, with what to do, and one per check that was not measured, with the reason."""
+    fixes = {way.kind: way.confirm for way in serving_ways(result.prefill_chunk)}
+    found = [
+        Finding(
+            check=CONSISTENCY,
+            severity=Severity.ERROR,
+            outcome=Outcome.NUMERICS,
+            evidence=failure_text(check),
+            fix=fixes.get(check.kind, _REPEAT_FIX),
+        )
+        for check in result.failed
+    ]
+    return found + [
+        Finding(
+            check=CONSISTENCY,
+            severity=Severity.INFO if check.lacking else Severity.WARNING,
+            outcome=Outcome.NOT_MEASURED,
+            evidence=f"engine consistency, {way_title(check.kind)} not measured: {check.reason}",
+        )
+        for check in result.unmeasured
+    ]
+
+
+def failure_text(check: ConsistencyCheck) -> str:
+    """A failed check in words: what changes the logits, where first, and by how much."""
+    rows = check.worst
+    assert rows is not None
+    what = "asking again" if check.kind is ConsistencyKind.REPEAT else way_title(check.kind)
+    failed = sum(one.verdict is Verdict.FAIL for one in check.prompts)
+    more = f" (and {failed - 1} more prompts)" if failed > 1 else ""
+    return f"{what} changes the logits: {place_text(rows)}: {rows.reason}{more}"
+
+
+def place_text(rows: ConsistencyRows) -> str:
+    """`prompt 3 (code), token 5 (decode)`."""
+    name = f"curated prompt {rows.label}" if rows.index is None else f"prompt {rows.index}"
+    label = f" ({rows.label})" if rows.label and rows.index is not None else ""
+    token = "" if rows.first_bad_token is None else f", token {rows.first_bad_token} ({_PHASES[rows.phase]})"
+    return name + label + token
+
+
+def _worst_hit(result: ConsistencyResult) -> GuardHit | None:
+    if not result.failed:
+        return None
+    check = max(result.failed, key=lambda one: _over(one))
+    rows = check.worst
+    assert rows is not None
+    return GuardHit(
+        guard=check.kind.value,
+        prompt=-1 if rows.index is None else rows.index,
+        token=-1 if rows.first_bad_token is None else rows.first_bad_token,
+        value=rows.row,
+        limit=check.limits.get("row", 0.0),
+        detail=failure_text(check),
+    )
+
+
+def _over(check: ConsistencyCheck) -> float:
+    """How many times the limit of a row the worst row is; repeating has none, any difference is too much."""
+    rows = check.worst
+    limit = check.limits.get("row", 0.0)
+    return math.inf if rows is None or not limit or math.isnan(rows.row) else rows.row / limit
+
+
+def _aggregates(result: ConsistencyResult) -> dict[str, float]:
+    found = {}
+    for check in result.checks:
+        if check.worst is not None:
+            found[f"{check.kind.value}_pooled"] = check.pooled
+            found[f"{check.kind.value}_row"] = max(rows.row for rows in check.prompts)
+    return found
+
+
+def _per_prompt(result: ConsistencyResult) -> dict[str, Verdict | None]:
+    verdicts: dict[str, list[Verdict]] = {}
+    for check in result.checks:
+        for rows in check.prompts:
+            if rows.index is not None:
+                verdicts.setdefault(str(rows.index), []).append(rows.verdict)
+    return {index: worst(found) for index, found in verdicts.items()}
