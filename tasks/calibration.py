@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prefect import task
 from prefect.cache_policies import CacheKeyFnPolicy
 
-from accuracy_core.calibration import Calibration
 from accuracy_core.pipeline.calibration import PreparedCalibration, measure
 from tasks.progress import progress_artifact
+
+if TYPE_CHECKING:
+    from accuracy_core.calibration import Calibration
 
 
 def _cache_key(context: object, parameters: dict[str, Any]) -> str:
@@ -27,6 +29,7 @@ def calibration_task(prepared: PreparedCalibration) -> dict[str, Any]:
 
 def obtain_calibration(prepared: PreparedCalibration, *, refresh: bool = False) -> Calibration:
     """The figures of an earlier run with the same key, or measured now. Raises what the measurements raise."""
+    from accuracy_core.calibration import Calibration
     from tasks.opaque import opaque
 
     return Calibration.model_validate(calibration_task.with_options(refresh_cache=refresh)(opaque(prepared)))

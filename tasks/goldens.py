@@ -9,7 +9,7 @@ from prefect import task
 from prefect.cache_policies import CacheKeyFnPolicy
 from prefect.transactions import IsolationLevel
 
-from accuracy_core.goldens import cache_directory
+from accuracy_core.goldens.location import cache_directory
 from accuracy_core.goldens.mapping import ReferenceGoldens
 from accuracy_core.goldens.order import GoldenOrder, GoldenRef
 from tasks.goldens_lock import FlockLockManager

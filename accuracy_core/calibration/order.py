@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from accuracy_core.calibration.calibrate import QUICK_SEEDS, SEEDS
+from accuracy_core.calibration.seed_stability import QUICK_SEEDS, SEEDS
 from accuracy_core.schemas.base import Part
 
 

@@ -12,6 +12,8 @@ from accuracy_core.schemas.base import Part
 
 #: seeds that a first look takes; what comes after it shows whether the tail still grows
 FIRST = 20
+#: seeds of a calibration, and of a quick one
+SEEDS, QUICK_SEEDS = 80, 20
 
 
 class SeedStability(Part):

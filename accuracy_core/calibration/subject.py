@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from accuracy_core.calibration.calibrate import Subject
 from accuracy_core.calibration.corpus import bundled_texts, corpus_prompts, texts_of
 from accuracy_core.calibration.material import Inputs, Source
+from accuracy_core.calibration.measurement import Subject
 from accuracy_core.calibration.order import CalibrationOrder
 from accuracy_core.calibration.random_model import llama_shape
 from accuracy_core.calibration.seed_stability import check_seeds

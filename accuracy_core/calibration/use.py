@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from accuracy_core.calibration.calibrate import device_name
 from accuracy_core.calibration.document import Calibration
+from accuracy_core.calibration.measurement import device_name
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.schemas import Finding, Platform, Severity, Tolerances
 from accuracy_core.schemas.finding import CALIBRATION

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
-
-import torch
+from typing import TYPE_CHECKING, Any, Literal
 
 from accuracy_core.goldens.metadata import GoldenMetadata
 from accuracy_core.schemas import fingerprint
 
+if TYPE_CHECKING:
+    import torch
+
 Source = Literal["disk", "s3", "computed"]
 
 
-class Goldens(Mapping[str, list[torch.Tensor]]):
+class Goldens(Mapping[str, "list[torch.Tensor]"]):
     """One golden. Tensors are read on first use and then kept.
 
     `source` tells where it came from; `warnings` hold what went wrong with the cache on the way (the golden itself is

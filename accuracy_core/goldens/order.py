@@ -7,8 +7,6 @@ from typing import Any
 
 from pydantic import Field
 
-from accuracy_core.goldens.cached import get_cached_reference_goldens, plan_references
-from accuracy_core.goldens.disk import DiskTier
 from accuracy_core.goldens.key import golden_key
 from accuracy_core.goldens.location import cache_directory
 from accuracy_core.goldens.mapping import ReferenceGoldens
@@ -45,6 +43,8 @@ class GoldenOrder(Part):
 
     def golden_keys(self) -> list[str]:
         """Keys of the goldens, one per prompt. Reads the checkpoint (once), loads nothing."""
+        from accuracy_core.goldens.cached import plan_references
+
         plan = plan_references(**self.model_dump(exclude={"s3_uri"}))
         return [golden_key(config) for config in plan.key_configs]
 
@@ -54,6 +54,8 @@ class GoldenOrder(Part):
 
     def obtain(self) -> ReferenceGoldens:
         """From the cache, or computed and cached."""
+        from accuracy_core.goldens.cached import get_cached_reference_goldens
+
         return get_cached_reference_goldens(**self.model_dump())
 
     def references(self) -> list[GoldenRef]:
@@ -71,6 +73,7 @@ class GoldenOrder(Part):
 
     def is_held(self) -> bool:
         """Whether the local cache or the shared store holds every golden. Their bytes are not looked at."""
+        from accuracy_core.goldens.disk import DiskTier
         from accuracy_core.goldens.s3 import s3_tier
 
         disk, remote = DiskTier(cache_directory(self.cache_dir)), s3_tier(self.s3_uri, lambda _: None)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from accuracy_core.calibration import Calibration, CalibrationOrder, Inputs, Subject, calibrate, resolve_order
-from accuracy_core.calibration.calibrate import device_name
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.pipeline import progress
 from accuracy_core.pipeline.identity import code_identity
 from accuracy_core.pipeline.versions import versions
 from accuracy_core.schemas import fingerprint, write_text
+
+if TYPE_CHECKING:
+    from accuracy_core.calibration import Calibration, CalibrationOrder, Inputs, Subject
 
 STAGE = "calibration"
 
@@ -26,6 +28,8 @@ class PreparedCalibration:
 
     def key(self) -> str:
         """sha256 over everything that the figures depend on: model, dtype, prompts, device, versions, our own code."""
+        from accuracy_core.calibration.measurement import device_name
+
         inputs = dataclasses.asdict(self.inputs)
         return fingerprint(
             {
@@ -41,11 +45,15 @@ class PreparedCalibration:
 
 def prepare(order: CalibrationOrder) -> PreparedCalibration:
     """Check an order. Raises ConfigurationError for a model or texts that cannot be used; loads no weights."""
+    from accuracy_core.calibration import resolve_order
+
     return PreparedCalibration(*resolve_order(order))
 
 
 def measure(prepared: PreparedCalibration) -> Calibration:
     """Measure, with progress events of stage `calibration`. Raises what `calibrate` raises."""
+    from accuracy_core.calibration import calibrate
+
     found = calibrate(
         prepared.subject,
         prepared.inputs,

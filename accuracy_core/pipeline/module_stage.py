@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from accuracy_core.engines.registry import open_engine
-from accuracy_core.goldens.reference_config import load_config
 from accuracy_core.pipeline import progress
 from accuracy_core.pipeline.device import wait_for_cores
 from accuracy_core.pipeline.evaluation import local_path
@@ -88,6 +87,7 @@ def _executor(
         with HfModuleExecutor(checkpoint, dtype) as layers:
             yield layers
         return
+    from accuracy_core.goldens.reference_config import load_config
     from accuracy_core.modules.engine_executor import EngineModuleExecutor
 
     spec: EngineSpec = run.engine.model_copy(update={"model": checkpoint, "tokenizer": run.tokenizer})

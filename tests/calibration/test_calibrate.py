@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from accuracy_core.calibration import Calibration, Inputs, Source, calibrate
-from accuracy_core.calibration.calibrate import STEPS
+from accuracy_core.calibration.measurement import STEPS
 from accuracy_core.calibration.quantisation import holding, quantise_linears
 from accuracy_core.calibration.random_model import MOST_TRAINED_GROWTH, soundness
 from accuracy_core.calibration.variants import VARIANTS

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from accuracy_core.calibration import CalibrationTarget, load_limits
-from accuracy_core.calibration.calibrate import device_name
+from accuracy_core.calibration.measurement import device_name
 from accuracy_core.capture.kv.limits import KvLimits
 from accuracy_core.capture.limits import TensorLimits
 from accuracy_core.errors import ConfigurationError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from accuracy_core.calibration.calibrate import device_name
+from accuracy_core.calibration.measurement import device_name
 from accuracy_core.outcome import Verdict
 from accuracy_core.pipeline.prompt_stage import analyse_prompts, prepare_analysis
 from accuracy_core.pipeline.run import resolve_run

@@ -31,8 +31,6 @@ from accuracy_core.numerics import default_tolerances
 from accuracy_core.schemas import Tolerances
 
 NARROW = ("bfloat16", "float16")
-#: seeds of a full calibration, and of a quick one
-SEEDS, QUICK_SEEDS = 80, 20
 #: tensors whose span is written down
 SPANS = 8
 #: what is measured, in this order
