@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from accuracy_core.engines.checkpoint import tokens_to_generate
-from accuracy_core.schemas import ReplayRequest, ReplayResult
+from accuracy_core.schemas import ReplayConduct, ReplayRequest, ReplayResult
 
 
 def message(request: ReplayRequest, scratch: Path) -> dict[str, Any]:
@@ -50,6 +50,7 @@ def result(
         missing={**missing, **(answer.get("missing") or {})},
         snapshots=answer.get("snapshots") or [],
         block_size=answer.get("block_size"),
+        conduct=ReplayConduct.model_validate(answer["conduct"]) if answer.get("conduct") else None,
         route=answer["route"],
         shift_free=bool(answer["shift_free"]),
     )

@@ -18,11 +18,11 @@ from accuracy_core.engines.load_report import load_report_environment
 from accuracy_core.engines.logs import FailureKind, log_tail
 from accuracy_core.engines.messages import message, result
 from accuracy_core.engines.protocol import Capabilities, Progress
-from accuracy_core.engines.replaying import possible, refusal, replay_each
+from accuracy_core.engines.replaying import conditions_refusal, failed, possible, refusal, replay_each
 from accuracy_core.engines.scratch import Scratch
 from accuracy_core.engines.supervised import DEFAULT_GRACE_S, SupervisedProcess, start_supervised
 from accuracy_core.errors import ConfigurationError, EngineDiedError, EngineStartError, NotMeasuredError
-from accuracy_core.schemas import EngineSpec, FaultSpec, ReplayRequest, ReplayResult
+from accuracy_core.schemas import EngineSpec, FaultSpec, ReplayConditions, ReplayRequest, ReplayResult
 
 #: how tokens are forced: `auto` takes the best route that was probed to work
 OfflineRoute = Literal["auto", "forced_decode", "reprompt"]
@@ -30,7 +30,7 @@ _DEVICE_TIMEOUT_S = 3600.0
 
 
 class OfflineVllmEngine:
-    """TargetEngine on `vllm.LLM`. Made loaded; `close` (or leaving the block) ends every process of it.
+    """ConditionalEngine on `vllm.LLM`. Made loaded; `close` (or leaving the block) ends every process of it.
 
     Greedy, past EOS, one request at a time, prefix caching off, fixed thread count: composition of the batch and
     number of threads change bf16 logits. Rows are float32 copies of what the sampler sees before temperature.
@@ -103,6 +103,9 @@ class OfflineVllmEngine:
             hooks=found.get("hooks", False),
             replacement=found.get("replacement", False),
             prompt_logprobs=found["prompt_logprobs"],
+            batching=found.get("batching", False),
+            chunked_prefill=found.get("chunked_prefill", False),
+            prefix_caching=found.get("prefix_caching", False),
             versions=ready["versions"],
         )
         if route == "forced_decode" and not self._capabilities.forced_decode:
@@ -148,36 +151,46 @@ class OfflineVllmEngine:
     def replay(self, requests: Sequence[ReplayRequest], on_progress: Progress | None = None) -> list[ReplayResult]:
         """One result per request, in order; tensors in `<scratch>/<request id>.safetensors`.
 
-        Raises ConfigurationError for requests that do not fit (see `check_lengths`), EngineDiedError when the engine is
-        gone or does not answer within `request_timeout_s`.
+        Prefixes are not read from the engine's cache, should it keep one. Raises ConfigurationError for requests that
+        do not fit (see `check_lengths`), EngineDiedError when the engine is gone or does not answer within
+        `request_timeout_s`.
         """
-        check_lengths(self.spec, requests, {"vocab_size": self.vocab_size, **self._config})
-        return replay_each(requests, lambda request: self._replay([request])[0], on_progress, self._refusal)
+        return self._run(requests, ReplayConditions(), on_progress)
 
-    def replay_together(self, requests: Sequence[ReplayRequest]) -> list[ReplayResult]:
-        """As `replay`, with all requests in the engine at once.
+    def replay_under(self, requests: Sequence[ReplayRequest], conditions: ReplayConditions) -> list[ReplayResult]:
+        """As `replay`, under `conditions`; what they lack here, and what one of several that run together lacks, is the
+        error of all."""
+        reason = conditions_refusal(conditions, self._capabilities, self.probe["reasons"])
+        return failed(requests, reason) if reason else self._run(requests, conditions)
 
-        For checks *of* batching, chunked prefill, preemption and prefix caching: what runs together changes bf16
-        logits. All of them fail together.
-        """
+    def _run(
+        self, requests: Sequence[ReplayRequest], conditions: ReplayConditions, on_progress: Progress | None = None
+    ) -> list[ReplayResult]:
         check_lengths(self.spec, requests, {"vocab_size": self.vocab_size, **self._config})
-        refused = [self._refusal(request) for request in requests]
-        if any(refused):
-            reason = next(filter(None, refused))
-            return [ReplayResult(request_id=item.request_id, token_ids=[], error=reason) for item in requests]
-        return self._replay(requests)
+        if conditions.forget_prefixes:
+            error = self._ask(self._request_timeout_s, op="forget")["error"]
+            if error:
+                return failed(requests, str(error))
+        if not conditions.together:
+            return replay_each(
+                requests, lambda request: self._replay([request], conditions)[0], on_progress, self._refusal
+            )
+        reason = next(filter(None, map(self._refusal, requests)), "")
+        return failed(requests, reason) if reason else self._replay(requests, conditions)
 
     def _refusal(self, request: ReplayRequest) -> str:
         return refusal(request, self._capabilities, self.probe["reasons"])
 
-    def _replay(self, requests: Sequence[ReplayRequest]) -> list[ReplayResult]:
+    def _replay(self, requests: Sequence[ReplayRequest], conditions: ReplayConditions) -> list[ReplayResult]:
         narrowed = [possible(request, self._capabilities, self.probe["reasons"]) for request in requests]
         answer = self._ask(
-            self._request_timeout_s, op="replay", requests=[message(request, self.scratch) for request, _ in narrowed]
+            self._request_timeout_s,
+            op="replay",
+            requests=[message(request, self.scratch) for request, _ in narrowed],
+            conditions=conditions.model_dump(mode="json", include={"prefill_chunk", "read_prefixes"}),
         )
         if answer.get("error"):
-            error = str(answer["error"])
-            return [ReplayResult(request_id=item.request_id, token_ids=[], error=error) for item in requests]
+            return failed(requests, str(answer["error"]))
         return [
             result(request, item, self.scratch, missing)
             for (request, missing), item in zip(narrowed, answer["results"], strict=True)

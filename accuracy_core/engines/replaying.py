@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from accuracy_core.capture.taps import tap_tensor_name
 from accuracy_core.engines.protocol import Capabilities, Progress
-from accuracy_core.schemas import ReplayRequest, ReplayResult
+from accuracy_core.schemas import ReplayConditions, ReplayRequest, ReplayResult
 
 
 def replay_each(
@@ -19,12 +19,15 @@ def replay_each(
     results = []
     for done, request in enumerate(requests, start=1):
         reason = refused(request)
-        results.append(
-            ReplayResult(request_id=request.request_id, token_ids=[], error=reason) if reason else one(request)
-        )
+        results += failed([request], reason) if reason else [one(request)]
         if on_progress is not None:
             on_progress(done, len(requests))
     return results
+
+
+def failed(requests: Sequence[ReplayRequest], error: str) -> list[ReplayResult]:
+    """One result per request, all of them with `error`."""
+    return [ReplayResult(request_id=request.request_id, token_ids=[], error=error) for request in requests]
 
 
 def refusal(request: ReplayRequest, capabilities: Capabilities, reasons: Mapping[str, str] | None = None) -> str:
@@ -38,6 +41,21 @@ def refusal(request: ReplayRequest, capabilities: Capabilities, reasons: Mapping
         return ""
     why = "; ".join(f"{name}: {reason}" for name, reason in lacking.items())
     return f"not measured: this engine lacks {why}"
+
+
+def conditions_refusal(
+    conditions: ReplayConditions, capabilities: Capabilities, reasons: Mapping[str, str] | None = None
+) -> str:
+    """Why this engine cannot be run under `conditions`; empty when it can. To empty the cache nothing is needed: where
+    none is kept, none is left."""
+    wanted = {
+        "batching": conditions.together,
+        "chunked_prefill": conditions.prefill_chunk is not None,
+        "prefix_caching": conditions.read_prefixes,
+    }
+    lacking = [name for name, asked in wanted.items() if asked and not getattr(capabilities, name)]
+    why = "; ".join(f"{name}: {(reasons or {}).get(name, 'not supported')}" for name in lacking)
+    return f"not measured: this engine lacks {why}" if why else ""
 
 
 def possible(

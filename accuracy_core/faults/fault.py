@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 FaultLevel = Literal["config", "tensors", "kv", "logits"]
 #: engines that a fault can be injected into
 FaultEngine = Literal["transformers", "vllm"]
+#: way of serving, by the engine's capability for it
+FaultCondition = Literal["batching", "chunked_prefill", "prefix_caching"]
 #: attribute of a Hugging Face model under which a wrong sampler is kept: `(row (vocab,)) -> token id`
 SAMPLER = "assay_sampler"
 #: undoes an injection
@@ -58,8 +60,9 @@ class Fault:
 
     `obstacle(config)` says why a model cannot have this fault, '' when it can; `layers(config)` which layers can.
     `takes_layer` False: the fault sits in the whole model. `takes_position`: it can begin at a position.
-    `engines` are the engines it can be injected into. `inject_hf(model, fault)` puts it into a Hugging Face model and
-    returns what takes it out again; vLLM's injection of the same name is in `assay_inside`.
+    `condition`: the only way of serving in which the fault does anything; None: it shows in an accuracy run, one
+    request at a time. `engines` are the engines it can be injected into. `inject_hf(model, fault)` puts it into a
+    Hugging Face model and returns what takes it out again; vLLM's injection of the same name is in `assay_inside`.
     """
 
     name: str
@@ -78,6 +81,12 @@ class Fault:
     takes_position: bool = False
     engines: tuple[FaultEngine, ...] = ("transformers", "vllm")
     vllm_obstacle: Callable[[Config], str] = always
+    condition: FaultCondition | None = None
+
+    @property
+    def judged_by(self) -> Literal["triage", "engine_consistency"]:
+        """What has to find it: the triage of a prompt analysis, or the comparison of runs under other conditions."""
+        return "triage" if self.condition is None else "engine_consistency"
 
     def why_not(self, config: Config, engine: FaultEngine | None = None) -> str:
         """Why the model of `config` cannot have this fault (in `engine`, if given); '' when it can."""

@@ -43,6 +43,9 @@ _WHERE = {
     "logit-softcap-missing": "vocabulary:LOGIT_SOFTCAP",
     "double-bos": "frontend:DOUBLE_BOS",
     "sampler-default": "frontend:SAMPLER_DEFAULT",
+    "stale-prefix-hit": "serving:STALE_HIT",
+    "batch-dependent": "serving:BATCH_DEPENDENT",
+    "chunk-boundary": "serving:CHUNK_BOUNDARY",
 }
 
 

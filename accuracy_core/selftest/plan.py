@@ -79,15 +79,20 @@ def make_plan(
     """Every chosen fault on every chosen architecture that can have it, and `clean_seeds` clean runs of each.
 
     Empty choices mean all of them (of the quick selection with `quick`). Raises ConfigurationError for unknown names,
-    and when nothing is left to run.
+    for faults that no prompt analysis could show, and when nothing is left to run.
     """
     for name in faults:
-        FAULTS[name]
+        if FAULTS[name].judged_by != "triage":
+            raise ConfigurationError(
+                f"fault {name!r} does nothing while one request runs at a time, as in a selftest",
+                fix="leave it out: it is for the check of engine consistency",
+            )
     for name in architectures:
         architecture(name)
     known = [name for name in ARCHITECTURES if name not in KNOWN_DIFFERENT[engine]]
     chosen = list(architectures) or (list(QUICK_ARCHITECTURES[engine]) if quick else known)
-    wanted = list(faults) or (list(QUICK_FAULTS) if quick else list(FAULTS))
+    in_triage = [name for name in FAULTS if FAULTS[name].judged_by == "triage"]
+    wanted = list(faults) or (list(QUICK_FAULTS) if quick else in_triage)
     seeds = clean_seeds if clean_seeds is not None else QUICK_CLEAN_SEEDS if quick else CLEAN_SEEDS
     cases = [Case(name, seed=seed) for name in chosen for seed in range(seeds)]
     skipped: dict[str, dict[str, str]] = {}

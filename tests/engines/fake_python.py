@@ -53,6 +53,7 @@ def worker(mode: str) -> None:
     found |= {"prompt_logprobs": False, "logprobs": True, "raw_logprobs": True}
     found |= dict.fromkeys(("hooks", "kv_cache", "replacement"), mode == "captures")
     found["hooks"] = found["hooks"] or mode == "only-hooks"
+    found |= {"batching": True, "chunked_prefill": True, "prefix_caching": mode == "cached"}
     reasons = {} if mode == "captures" else {"hooks": "forward hooks are not called", "kv_cache": "no cache"}
     for line in sys.stdin:
         request = json.loads(line)
@@ -84,15 +85,22 @@ def worker(mode: str) -> None:
             if "refused" in [item["id"] for item in request["requests"]]:
                 say(event="results", error="ValueError: refused")
                 continue
-            say(event="results", results=[answer(item) for item in request["requests"]])
+            say(event="results", results=[answer(item, request) for item in request["requests"]])
+        elif request["op"] == "forget":
+            say(event="forgotten", error="" if mode == "cached" else "blocks are in use")
 
 
-def answer(item: dict) -> dict:
-    """Echoes what was asked for besides logits in `missing`."""
+def answer(item: dict, request: dict) -> dict:
+    """Echoes what was asked for besides logits in `missing`, and the conditions as if all had taken place."""
+    under = request["conditions"]
+    conduct = {"cached_tokens": len(item["prompt"]) - 1 if under["read_prefixes"] else 0,
+               "prefill_chunks": [under["prefill_chunk"] or len(item["prompt"])],
+               "largest_batch": len(request["requests"])}  # fmt: skip
     tokens = item["forced"] or [7] * item["count"]
     missing = {"asked": json.dumps(item["capture"], sort_keys=True)} if item["capture"] else {}
     return {"token_ids": tokens, "argmax_ids": tokens, "route": "forced_decode", "shift_free": False,
-            "names": ["logits"], "missing": missing, "shards": [], "snapshots": [], "block_size": None}  # fmt: skip
+            "names": ["logits"], "missing": missing, "shards": [], "snapshots": [], "block_size": None,
+            "conduct": conduct}  # fmt: skip
 
 
 def main() -> None:

@@ -40,6 +40,7 @@ class SamplingParams:
         flat_logprobs: bool = False,
         extra_args: dict[str, Any] | None = None,
         trace_decode_token_ids: list[int] | None = None,
+        skip_reading_prefix_cache: bool | None = None,
     ) -> None:
         self.__dict__.update({key: value for key, value in locals().items() if key != "self"})
 

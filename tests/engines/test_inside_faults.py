@@ -86,7 +86,9 @@ class Runner:
 
 
 def step(scheduled: dict[str, int], positions: list[int], slots: list[int]) -> Any:
-    return types.SimpleNamespace(num_scheduled_tokens=scheduled, positions=positions, slots=slots)
+    return types.SimpleNamespace(
+        num_scheduled_tokens=scheduled, positions=positions, slots=slots, scheduled_new_reqs=[], finished_req_ids=set()
+    )
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 
 from accuracy_core.engines.cores import cores_free, lease_cores
 from accuracy_core.engines.offline import OfflineVllmEngine
+from accuracy_core.engines.protocol import ConditionalEngine
 from accuracy_core.errors import (
     AssayError,
     ConfigurationError,
@@ -18,13 +19,14 @@ from accuracy_core.errors import (
     EngineStartError,
     NotMeasuredError,
 )
-from accuracy_core.schemas import CaptureSpec, EngineSpec, Platform, ReplayRequest
+from accuracy_core.schemas import CaptureSpec, EngineSpec, Platform, ReplayConditions, ReplayConduct, ReplayRequest
 from accuracy_core.schemas.replay import Replacement, SnapshotSpec
 
 pytestmark = pytest.mark.usefixtures("own_locks")
 
 MakeSpec = Callable[..., EngineSpec]
 REQUEST = ReplayRequest(request_id="a", prompt_token_ids=[1, 2], forced_token_ids=[3, 4])
+OTHER = REQUEST.model_copy(update={"request_id": "b"})
 
 
 @pytest.fixture(autouse=True)
@@ -138,7 +140,7 @@ def test_what_is_asked_for_reaches_the_engine(fake_spec: MakeSpec) -> None:
     )
     with OfflineVllmEngine(fake_spec("captures")) as engine:
         assert engine.module_names() == {"model": "Model", "model.norm": "RMSNorm"}
-        capturing, plain = engine.replay_together([asking, REQUEST.model_copy(update={"request_id": "b"})])
+        capturing, plain = engine.replay_under([asking, OTHER], ReplayConditions(together=True))
     assert json.loads(capturing.missing["asked"]) == {
         "kv": True,
         "modules": ["model.norm:out0"],
@@ -166,8 +168,9 @@ def test_a_part_that_can_be_captured_is(fake_spec: MakeSpec) -> None:
 def test_an_engine_without_hooks_names_no_modules(fake_spec: MakeSpec) -> None:
     with OfflineVllmEngine(fake_spec()) as engine:
         assert engine.module_names() == {}
-        refused = engine.replay_together([REQUEST.model_copy(update={"capture": CaptureSpec(modules=["a:out0"])})])
-    assert "forward hooks are not called" in str(refused[0].error)
+        asking = OTHER.model_copy(update={"capture": CaptureSpec(modules=["a:out0"])})
+        refused = engine.replay_under([REQUEST, asking], ReplayConditions(together=True))
+    assert ["forward hooks are not called" in str(result.error) for result in refused] == [True, True]
 
 
 def test_forcing_that_does_not_work_is_not_measured(fake_spec: MakeSpec) -> None:
@@ -177,3 +180,26 @@ def test_forcing_that_does_not_work_is_not_measured(fake_spec: MakeSpec) -> None
         OfflineVllmEngine(fake_spec("no-force"), route="forced_decode")
     with OfflineVllmEngine(fake_spec(), route="reprompt") as engine:
         assert not engine.capabilities.forced_decode
+
+
+def test_conditions_reach_the_engine_and_its_conduct_comes_back(fake_spec: MakeSpec) -> None:
+    both = [REQUEST, OTHER]
+    with OfflineVllmEngine(fake_spec("cached")) as engine:
+        assert isinstance(engine, ConditionalEngine)
+        plain = engine.replay(both)
+        again = engine.replay_under(both, ReplayConditions())
+        together = engine.replay_under(both, ReplayConditions(together=True, prefill_chunk=1))
+        hit = engine.replay_under(both, ReplayConditions(read_prefixes=True, forget_prefixes=True))
+    assert plain == again
+    assert [result.conduct for result in plain] == [ReplayConduct(prefill_chunks=[2])] * 2
+    assert [result.conduct for result in together] == [ReplayConduct(prefill_chunks=[1], largest_batch=2)] * 2
+    assert [result.conduct for result in hit] == [ReplayConduct(cached_tokens=1, prefill_chunks=[2])] * 2
+
+
+def test_a_condition_that_the_engine_lacks_is_an_error_that_says_why(fake_spec: MakeSpec) -> None:
+    with OfflineVllmEngine(fake_spec()) as engine:
+        refused = engine.replay_under([REQUEST, OTHER], ReplayConditions(read_prefixes=True))
+        stuck = engine.replay_under([REQUEST], ReplayConditions(forget_prefixes=True))
+    assert [result.request_id for result in refused] == ["a", "b"]
+    assert {result.error for result in refused} == {"not measured: this engine lacks prefix_caching: not supported"}
+    assert stuck[0].error == "blocks are in use"

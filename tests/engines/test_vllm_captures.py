@@ -22,7 +22,15 @@ from accuracy_core.engines.offline import OfflineVllmEngine
 from accuracy_core.engines.snapshot import replay_snapshot
 from accuracy_core.models import embedded_model
 from accuracy_core.models.architectures import architecture_checkpoint
-from accuracy_core.schemas import CaptureSpec, EngineSpec, Replacement, ReplayRequest, ReplayResult, SnapshotSpec
+from accuracy_core.schemas import (
+    CaptureSpec,
+    EngineSpec,
+    Replacement,
+    ReplayConditions,
+    ReplayRequest,
+    ReplayResult,
+    SnapshotSpec,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -98,14 +106,14 @@ def busy(
     with started(
         engine_python, lease, str(checkpoint), folder, max_model_len=160, max_num_seqs=4, engine_args=settings
     ) as engine:
-        results = engine.replay_together(requests)
+        results = engine.replay_under(requests, ReplayConditions(together=True))
         plain = [
             item.model_copy(
                 update={"capture": CaptureSpec(), "snapshot": None, "request_id": f"plain{item.request_id}"}
             )
             for item in requests
         ]
-        again = engine.replay_together(plain)
+        again = engine.replay_under(plain, ReplayConditions(together=True))
     for captured, bare in zip(results, again, strict=True):
         assert captured.error is None
         logits = load_file(str(captured.tensors))["logits"]
@@ -365,7 +373,8 @@ def test_cached_positions_are_missing_and_named(engine_python: Path, lease: Core
     settings = {"enable_prefix_caching": True, "block_size": 32}
     asking = REQUEST.model_copy(update={"capture": CaptureSpec(kv=True, modules=["model.norm:out0"])})
     with started(engine_python, lease, "embedded", tmp_path, max_model_len=128, engine_args=settings) as engine:
-        first, second = engine.replay([asking, asking.model_copy(update={"request_id": "two"})])
+        both = [asking, asking.model_copy(update={"request_id": "two"})]
+        first, second = engine.replay_under(both, ReplayConditions(read_prefixes=True))
     assert first.missing == {}
     name = tap_tensor_name("model.norm:out0")
     assert second.missing == {name: "not computed at positions 0-31"}

@@ -19,8 +19,14 @@ def config_of(name: str) -> dict[str, Any]:
     return EMBEDDED if name == "embedded" else json.loads(architecture_config(name).to_json_string(use_diff=False))
 
 
-def test_there_are_thirty_faults() -> None:
-    assert len(FAULTS) == 30
+def test_thirty_faults_show_in_an_accuracy_run_and_three_under_one_condition_of_serving() -> None:
+    assert sum(fault.judged_by == "triage" for fault in FAULTS.values()) == 30
+    serving = {fault.condition: name for name, fault in FAULTS.items() if fault.judged_by == "engine_consistency"}
+    assert serving == {
+        "prefix_caching": "stale-prefix-hit",
+        "batching": "batch-dependent",
+        "chunked_prefill": "chunk-boundary",
+    }
 
 
 @pytest.mark.parametrize("name", list(FAULTS))

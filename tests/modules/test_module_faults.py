@@ -17,7 +17,7 @@ from accuracy_core.modules.engine_executor import EngineModuleExecutor
 from accuracy_core.schemas import EngineSpec, FaultSpec
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma2", "mixtral", "llama3-rope")
-FAULTY = [name for name in FAULTS if FAULTS[name].level in ("tensors", "kv")]
+FAULTY = [name for name, fault in FAULTS.items() if fault.level in ("tensors", "kv") and fault.judged_by == "triage"]
 
 
 @functools.cache

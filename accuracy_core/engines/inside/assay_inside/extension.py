@@ -13,7 +13,7 @@ import signal
 import sys
 from typing import Any, Dict, List
 
-from assay_inside import faults, forcing, load_report
+from assay_inside import conduct, faults, forcing, load_report
 
 FAULT_VARIABLE = "ASSAY_FAULT"
 USER_EXTENSION_VARIABLE = "ASSAY_USER_EXTENSION"
@@ -47,6 +47,11 @@ class WorkerExtension(_user_extension()):  # type: ignore[misc]
         except (ValueError, AttributeError, TypeError) as error:  # an error in a worker would end the engine
             return {"modules": [], "error": str(error)}
 
+    def assay_observe(self) -> None:
+        """From now on note how requests are run."""
+        if getattr(self, "assay_observer", None) is None:
+            self.assay_observer = conduct.Observer(self.model_runner)
+
     def assay_begin(self, requests: str) -> str:
         """Put hooks in place for `requests` (see `capturing.Capturing`), as JSON. Returns what is wrong, or ""."""
         from assay_inside import capturing
@@ -75,6 +80,8 @@ class WorkerExtension(_user_extension()):  # type: ignore[misc]
         answer: Dict[str, Any] = {"rank": int(getattr(self, "rank", 0)), "rows": 0, "path": None, "error": ""}
         try:
             answer["prompt"] = forcing.take_prompt(request_id)
+            observer = getattr(self, "assay_observer", None)
+            answer["conduct"] = observer.take(request_id) if observer is not None else None
             rows = forcing.take_rows(request_id)
             logits = torch.stack(rows) if rows else None
             tensors: Dict[str, torch.Tensor] = {}

@@ -7,12 +7,17 @@ serves many faults, one after the other.
 
 from typing import Any, Callable, Dict, List
 
-from assay_inside import faults_attention, faults_ends, faults_kv, faults_modules
-from assay_inside.faults_common import FaultNotApplicable, Undo
+from assay_inside import faults_attention, faults_ends, faults_kv, faults_modules, faults_serving
+from assay_inside.faults_common import FaultNotApplicable
+from assay_inside.patching import Undo, take_back
 
 Injection = Callable[[Any, Dict[str, Any], Undo], List[str]]
 INJECTIONS: Dict[str, Injection] = dict(
-    faults_modules.INJECTIONS, **faults_attention.INJECTIONS, **faults_kv.INJECTIONS, **faults_ends.INJECTIONS
+    faults_modules.INJECTIONS,
+    **faults_attention.INJECTIONS,
+    **faults_kv.INJECTIONS,
+    **faults_ends.INJECTIONS,
+    **faults_serving.INJECTIONS,
 )
 
 #: what takes the faults of this process out again, in order of injection
@@ -32,7 +37,7 @@ def inject(runner: Any, fault: Dict[str, Any]) -> List[str]:
     try:
         where = injection(runner, fault, undo)
     except BaseException:
-        _take_out(undo)
+        take_back(undo)
         raise
     _undo.extend(undo)
     return where
@@ -40,12 +45,7 @@ def inject(runner: Any, fault: Dict[str, Any]) -> List[str]:
 
 def remove_all() -> None:
     """Take every injected fault out again."""
-    _take_out(_undo)
-
-
-def _take_out(undo: Undo) -> None:
-    while undo:
-        undo.pop()()
+    take_back(_undo)
 
 
 __all__ = ["FaultNotApplicable", "INJECTIONS", "inject", "remove_all"]

@@ -5,16 +5,8 @@ from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 
-from assay_inside.faults_common import (
-    FaultNotApplicable,
-    Undo,
-    attention_layers,
-    fill,
-    model_of,
-    set_attribute,
-    step_tokens,
-    wrap,
-)
+from assay_inside.faults_common import FaultNotApplicable, StepTokens, attention_layers, fill, model_of, step_tokens
+from assay_inside.patching import Undo, set_attribute, wrap
 
 
 def attention_scale(runner: Any, fault: Dict[str, Any], undo: Undo) -> List[str]:
@@ -182,14 +174,17 @@ def rope_scaling_dropped(runner: Any, fault: Dict[str, Any], undo: Undo) -> List
     return [name for name, _ in found]
 
 
-def position_offset(runner: Any, fault: Dict[str, Any], undo: Undo) -> List[str]:
+def shift_positions(
+    runner: Any, fault: Dict[str, Any], undo: Undo, which: Callable[[StepTokens], torch.Tensor]
+) -> List[str]:
+    """Tokens for which `which(step)`, bool (tokens,), is True are rotated as if they stood `strength` later."""
     found = _rotary(runner)
     step = step_tokens(runner)
 
     def make(module: Any) -> Callable[..., Any]:
         def with_right(right: Callable[..., Any]) -> Callable[..., Any]:
             def forward(positions: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-                wrong = step.padded(step.decoded, positions.shape[-1], positions.device)
+                wrong = step.padded(which(step), positions.shape[-1], positions.device)
                 moved = torch.where(wrong, positions + int(fault["strength"]), positions)
                 return right(moved.clamp_(max=len(module.cos_sin_cache) - 1), *args, **kwargs)
 
@@ -200,6 +195,10 @@ def position_offset(runner: Any, fault: Dict[str, Any], undo: Undo) -> List[str]
     for _, module in found:
         wrap(module, "forward", make(module), undo)
     return [name for name, _ in found]
+
+
+def position_offset(runner: Any, fault: Dict[str, Any], undo: Undo) -> List[str]:
+    return shift_positions(runner, fault, undo, lambda step: step.decoded)
 
 
 INJECTIONS = {

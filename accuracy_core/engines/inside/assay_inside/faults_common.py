@@ -1,12 +1,11 @@
 """What injections into a loaded vLLM model share: finding modules, replacing forwards, knowing the step's tokens."""
 
 import re
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Dict, List, Set, Tuple
 
 import torch
 
-#: undoes one change
-Undo = List[Callable[[], None]]
+from assay_inside.patching import Undo
 
 
 class FaultNotApplicable(ValueError):
@@ -43,26 +42,6 @@ def attention_layers(runner: Any, layer: Any) -> List[Tuple[str, Any]]:
     return found
 
 
-def set_attribute(holder: Any, name: str, value: Any, undo: Undo) -> None:
-    """Set an attribute, and note how to put the old one back."""
-    missing = object()
-    before = vars(holder).get(name, missing)
-
-    def put_back() -> None:
-        if before is missing:
-            delattr(holder, name)
-        else:
-            setattr(holder, name, before)
-
-    setattr(holder, name, value)
-    undo.append(put_back)
-
-
-def wrap(holder: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]], undo: Undo) -> None:
-    """Let `holder.name(...)` be `make(the right one)(...)`."""
-    set_attribute(holder, name, make(getattr(holder, name)), undo)
-
-
 def fill(tensor: torch.Tensor, value: Any, undo: Undo) -> None:
     """Overwrite a buffer in place, and note how to put the old values back."""
     before = tensor.clone()
@@ -81,18 +60,26 @@ def first_of(output: Any) -> torch.Tensor:
 
 class StepTokens:
     """Which tokens run in the current step. CPU tensors, one entry per token: `positions` and `prompt_lengths` int64,
-    and `requests`, their requests' ids."""
+    and `requests`, their requests' ids. `hits`: request's id -> how many of its tokens came out of the prefix cache."""
 
     def __init__(self, runner: Any) -> None:
         self.runner = runner
         self.positions = torch.empty(0, dtype=torch.long)
         self.prompt_lengths = torch.empty(0, dtype=torch.long)
         self.requests: List[str] = []
+        self.hits: Dict[str, int] = {}
+        self._new: Set[str] = set()
         self._scheduled: Dict[str, int] = {}
         execute = runner.execute_model
 
         def execute_model(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
             self._scheduled = dict(scheduler_output.num_scheduled_tokens)
+            self._new = {request.req_id for request in scheduler_output.scheduled_new_reqs}
+            for name in scheduler_output.finished_req_ids:
+                self.hits.pop(name, None)
+            for request in scheduler_output.scheduled_new_reqs:
+                if request.num_computed_tokens:
+                    self.hits[request.req_id] = request.num_computed_tokens
             try:
                 return execute(scheduler_output, *args, **kwargs)
             finally:
@@ -123,6 +110,15 @@ class StepTokens:
     def decoded(self) -> torch.Tensor:
         """bool (tokens,): True for tokens past their prompt."""
         return self.positions >= self.prompt_lengths[: len(self.positions)]
+
+    @property
+    def later_chunks(self) -> torch.Tensor:
+        """bool (tokens,): True for prompt tokens of a request of which an earlier call computed a part."""
+        first: Dict[str, int] = {}
+        for index, request in enumerate(self.requests):
+            first.setdefault(request, int(self.positions[index]))
+        later = [request not in self._new and first[request] > 0 for request in self.requests]
+        return torch.tensor(later, dtype=torch.bool) & ~self.decoded
 
     def padded(self, flags: torch.Tensor, count: int, device: Any) -> torch.Tensor:
         """`flags` bool (tokens,) of this step, for a tensor of `count` rows: False for rows that are no token."""

@@ -4,7 +4,8 @@ from typing import Any, Callable, Dict, List
 
 import torch
 
-from assay_inside.faults_common import FaultNotApplicable, Undo, fill, model_of, modules, set_attribute, wrap
+from assay_inside.faults_common import FaultNotApplicable, fill, model_of, modules
+from assay_inside.patching import Undo, set_attribute, wrap
 
 #: first of the two tokens whose rows are swapped
 FIRST_SWAPPED = 10
@@ -18,7 +19,7 @@ def _head(runner: Any) -> Any:
     return found
 
 
-def _change_logits(runner: Any, undo: Undo, change: Callable[..., torch.Tensor]) -> List[str]:
+def change_logits(runner: Any, undo: Undo, change: Callable[..., torch.Tensor]) -> List[str]:
     """`change(head's module, hidden (rows, width), logits (rows, vocab))`."""
     head = _head(runner)
 
@@ -42,7 +43,7 @@ def head_rows_swapped(runner: Any, fault: Dict[str, Any], undo: Undo) -> List[st
             order[token], order[token + 1] = token + 1, token
         return logits[..., order.to(logits.device)]
 
-    return _change_logits(runner, undo, change)
+    return change_logits(runner, undo, change)
 
 
 def random_head(vocabulary: int, width: int) -> torch.Tensor:
@@ -58,7 +59,7 @@ def tied_embedding_ignored(runner: Any, fault: Dict[str, Any], undo: Undo) -> Li
             wrong = torch.tanh(wrong / head.soft_cap) * head.soft_cap
         return wrong.to(logits.dtype)
 
-    return _change_logits(runner, undo, change)
+    return change_logits(runner, undo, change)
 
 
 def padded_vocabulary_wins(runner: Any, fault: Dict[str, Any], undo: Undo) -> List[str]:
@@ -67,7 +68,7 @@ def padded_vocabulary_wins(runner: Any, fault: Dict[str, Any], undo: Undo) -> Li
         changed[..., -1] = logits.max(-1).values + fault["strength"]
         return changed
 
-    return _change_logits(runner, undo, change)
+    return change_logits(runner, undo, change)
 
 
 def logit_softcap_missing(runner: Any, fault: Dict[str, Any], undo: Undo) -> List[str]:

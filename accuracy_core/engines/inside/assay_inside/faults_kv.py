@@ -4,15 +4,8 @@ from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 
-from assay_inside.faults_common import (
-    FaultNotApplicable,
-    StepTokens,
-    Undo,
-    attention_layers,
-    block_size,
-    step_tokens,
-    wrap,
-)
+from assay_inside.faults_common import FaultNotApplicable, StepTokens, attention_layers, block_size, step_tokens
+from assay_inside.patching import Undo, wrap
 
 #: `(step, key, value, slots, layer's name)` -> what is written instead; key and value (tokens, kv_heads, head_dim)
 Rule = Callable[[StepTokens, torch.Tensor, torch.Tensor, torch.Tensor, str], Tuple[torch.Tensor, ...]]

@@ -4,7 +4,8 @@ from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 
-from assay_inside.faults_common import FaultNotApplicable, Undo, first_of, modules, set_attribute, step_tokens, wrap
+from assay_inside.faults_common import FaultNotApplicable, first_of, modules, step_tokens
+from assay_inside.patching import Undo, set_attribute, wrap
 
 #: the feed-forward block; its last linear, when it has one, so that finer taps see the fault too
 _MLP = r"\.layers\.%d\.(?:mlp|feed_forward|block_sparse_moe)(?:\.down_proj)?$"

@@ -15,10 +15,11 @@ from assay_inside.taps import ranges
 
 
 class CacheLayer:
-    """An attention layer with a cache: its number in the model, its cache group, its reader or why it has none."""
+    """An attention layer with a cache: its name and number in the model, its cache group, its reader or why it has
+    none."""
 
-    def __init__(self, number: int, group: int, module: Any, spec: Any) -> None:
-        self.number, self.group = number, group
+    def __init__(self, name: str, number: int, group: int, module: Any, spec: Any) -> None:
+        self.name, self.number, self.group = name, number, group
         self.block_size = int(getattr(spec, "block_size", 0))
         self.problem = ""
         try:
@@ -44,7 +45,7 @@ def cache_layers(runner: Any) -> List[CacheLayer]:
                 continue
             specs = getattr(entry.kv_cache_spec, "kv_cache_specs", None) or {}
             spec = specs.get(name, entry.kv_cache_spec)
-            layers.append(CacheLayer(int(number.group(1)), group, context[name], spec))
+            layers.append(CacheLayer(name, int(number.group(1)), group, context[name], spec))
     return sorted(layers, key=lambda layer: layer.number)
 
 

@@ -41,7 +41,7 @@ class _Trial:
         from safetensors.torch import load_file
 
         request = {"id": "probe", "prompt": [0], "forced": [], "count": 2, "path": self.path, "capture": capture}
-        (result,) = self.engine.replay([request])
+        (result,) = self.engine.replay([request], {})
         self.why = "; ".join(sorted(set((result.get("missing") or {}).values())))[:300]
         return load_file(self.path)
 

@@ -35,11 +35,14 @@ class Replayer:
         self.vocab_size = vocab_size
         self.params_type = SamplingParams
         self.accepted = set(inspect.signature(SamplingParams).parameters)
+        #: whether requests take blocks out of the prefix cache; all of them fill it
+        self.read_prefixes = False
         self.all_logprobs = -1  # vLLM's word for the whole vocabulary; one that does not know it gets the number
 
     def params(self, **settings: Any) -> Any:
         """Greedy, past EOS, no text; settings that this vLLM does not know are left out."""
         wanted = dict(temperature=0.0, ignore_eos=True, detokenize=False, **settings)
+        wanted["skip_reading_prefix_cache"] = not self.read_prefixes
         return self.params_type(**{key: value for key, value in wanted.items() if key in self.accepted})
 
     def generate(self, prompt: List[int], params: Any) -> Any:
@@ -93,6 +96,7 @@ class Replayer:
             "rows": first["rows"],
             "argmax": first.get("argmax", []),
             "prompt": first.get("prompt", []),
+            "conduct": first.get("conduct"),
             "names": first.get("names", []),
             "shards": [answer["path"] for answer in others],
             "missing": missing,

@@ -7,6 +7,7 @@ when a fault, or the engine itself, gets the positions that it hands to the mode
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from assay_inside import forcing
+from assay_inside.conduct import first_positions
 
 #: the block that stands for "freed" in vLLM's block tables
 NULL_BLOCK = 0
@@ -119,7 +120,6 @@ class Steps:
         for watched in self.watched.values():
             for listener in self.before_reuse:
                 listener(watched, fresh)
-        self._first = {}
         for request in new:
             found = forcing.settings(request.sampling_params)
             name = found[0] if found else None
@@ -128,7 +128,6 @@ class Steps:
                 watched.restart(request.block_ids, request.num_computed_tokens)
                 # a request that is asked again with its output so far keeps its own prompt's length
                 watched.prompt_length = watched.prompt_length or len(request.prompt_token_ids or ())
-                self._first[request.req_id] = request.num_computed_tokens
         for index, name in enumerate(cached.req_ids):
             if name not in self._by_engine_id:
                 continue
@@ -139,7 +138,8 @@ class Steps:
             elif blocks is not None:
                 for group, table in enumerate(watched.tables):
                     table.extend(blocks[group])
-            self._first[name] = computed
+        firsts = first_positions(output)
+        self._first = {name: firsts[name] for name in firsts if name in self._by_engine_id}
         self._scheduled = dict(output.num_scheduled_tokens)
 
     def _enter(self, args: Any, kwargs: Dict[str, Any]) -> None:

@@ -7,10 +7,14 @@
     -> {"op": "fault", "fault": null or {...}}: in place of the one that is there
     <- {"event": "fault", "modules": [...], "error": TEXT or ""}
     -> {"op": "replay", "requests": [{"id": ID, "prompt": [...], "forced": [...], "count": N, "path": FILE,
-        "capture": null or see `capturing.Capturing`}, ...]}; several run together
+        "capture": null or see `capturing.Capturing`}, ...],
+        "conditions": {"prefill_chunk": N or null, "read_prefixes": true or false}}; several requests run together
     <- {"event": "results", "results": [{"token_ids": [...], "argmax_ids": [...], "names": [...], "missing": {...},
-        "shards": [...], "snapshots": [...], "block_size": ..., "route": ..., "shift_free": ...}, ...]}
+        "shards": [...], "snapshots": [...], "block_size": ..., "conduct": null or see `conduct.Observer`,
+        "route": ..., "shift_free": ...}, ...]}
        or {"event": "results", "error": TEXT}; the engine goes on
+    -> {"op": "forget"}: empty the prefix cache
+    <- {"event": "forgotten", "error": TEXT or ""}
     <- {"event": "failed", "kind": "argument" | "engine", "message": TEXT}; the process ends
     -> {"op": "stop"}, or end of file
 
@@ -47,7 +51,7 @@ class Channel:
 
 class Engine:
     def __init__(self, request: Dict[str, Any], channel: Channel) -> None:
-        from assay_inside import loading, probing, probing_captures, replay
+        from assay_inside import loading, probing, probing_captures, probing_conditions, replay
 
         self.requested = request["route"]
         arguments = loading.check_arguments(request["given"], request["own"])
@@ -55,27 +59,46 @@ class Engine:
         self.llm, traced = loading.load(arguments, record=self.requested != replay.REPROMPT)
         self.vocab_size = loading.vocabulary_size(self.llm)
         self.replayer = replay.Replayer(self.llm, self.vocab_size)
+        self.llm.collective_rpc("assay_observe")
         self.probed = probing.probe(self.replayer, request["scratch"], traced)
-        captures = probing_captures.probe(self, request["scratch"])
-        for part in ("capabilities", "reasons"):
-            self.probed[part].update(captures[part])
+        for more in (probing_captures, probing_conditions):
+            found = more.probe(self, request["scratch"])
+            for part in ("capabilities", "reasons"):
+                self.probed[part].update(found[part])
 
     def set_fault(self, fault: Any) -> Dict[str, Any]:
-        return self.llm.collective_rpc("assay_set_fault", args=(json.dumps(fault),))[0]
+        answer = self.llm.collective_rpc("assay_set_fault", args=(json.dumps(fault),))[0]
+        # what the model with the other fault, or with none, left there
+        return dict(answer, error=answer["error"] or self.forget_prefixes())
+
+    def forget_prefixes(self) -> str:
+        """Empty the prefix cache. Returns why it was not, or ""."""
+        from assay_inside import conditions
+
+        try:
+            conditions.forget_prefixes(self.llm)
+        except ValueError as error:
+            return str(error)
+        return ""
 
     def modules(self) -> List[List[str]]:
         return self.llm.collective_rpc("assay_modules")[0]
 
-    def replay(self, requests: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
-        """Results of `requests`, which run together. Raises ValueError when one of them cannot be."""
+    def replay(self, requests: List[Dict[str, Any]], under: Dict[str, Any]) -> List[Dict[str, Any]]:
+        """Results of `requests`, which run together, under the conditions `under` (see above; what is missing is
+        neutral). Raises ValueError when one of them cannot be."""
+        from assay_inside import conditions
+
+        self.replayer.read_prefixes = bool(under.get("read_prefixes"))
         captures = {request["id"]: request["capture"] for request in requests if request.get("capture")}
-        if not captures:
-            return self._run(requests)
-        self.replayer.begin(captures)
-        try:
-            return self._run(requests)
-        finally:
-            self.replayer.end()
+        with conditions.prefilled_in_pieces(self.llm, under.get("prefill_chunk")):
+            if not captures:
+                return self._run(requests)
+            self.replayer.begin(captures)
+            try:
+                return self._run(requests)
+            finally:
+                self.replayer.end()
 
     def _run(self, requests: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
         from assay_inside import replay
@@ -137,8 +160,11 @@ def serve(channel: Channel) -> int:
         if request["op"] == "fault":
             channel.send(event="fault", **engine.set_fault(request["fault"]))
             continue
+        if request["op"] == "forget":
+            channel.send(event="forgotten", error=engine.forget_prefixes())
+            continue
         try:
-            channel.send(event="results", results=engine.replay(request["requests"]))
+            channel.send(event="results", results=engine.replay(request["requests"], request["conditions"]))
         except ValueError as error:  # vLLM refuses a request this way; the engine itself is fine
             traceback.print_exc()
             channel.send(event="results", error="%s: %s" % (type(error).__name__, error))
