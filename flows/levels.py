@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from accuracy_core.prompts.evidence import CONSISTENCY, LOGITS
 from accuracy_core.schemas import RunParameters
 
 LevelName = Literal["accuracy", "logits", "modules"]
@@ -46,12 +47,22 @@ def _as_given(parameters: RunParameters) -> RunParameters:
     return parameters
 
 
+#: what level 2 runs where nobody chose: an engine that serves in several ways is also held against itself
+_SERVING_PLUGINS = [LOGITS, CONSISTENCY]
+_SERVING_ENGINES = ("vllm",)
+
+
 def logits_alone(parameters: RunParameters) -> RunParameters:
-    """No evaluation: the curated prompts, or the row's own ones, straight to the logits."""
+    """No evaluation: the curated prompts, or the row's own ones, straight to the logits.
+
+    Where the plugins were left at their default, an offline vLLM's consistency is checked, too.
+    """
     prompts = parameters.prompt_analysis
     narrowed = _narrowed(parameters, ["preflight", "prompt_analysis", "report"])
-    chosen = prompts.model_copy(update={"curated": prompts.prompts is None})
-    return narrowed.model_copy(update={"prompt_analysis": chosen})
+    change: dict[str, Any] = {"curated": prompts.prompts is None}
+    if "plugins" not in prompts.model_fields_set and parameters.engine.engine in _SERVING_ENGINES:
+        change["plugins"] = _SERVING_PLUGINS
+    return narrowed.model_copy(update={"prompt_analysis": prompts.model_copy(update=change)})
 
 
 def modules_alone(parameters: RunParameters) -> RunParameters:

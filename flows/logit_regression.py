@@ -28,7 +28,7 @@ def logit_regression(
     parameters: RunParameters = RunParameters(),  # noqa: B008 - immutable
     placement: Placement = Placement(),  # noqa: B008 - immutable
 ) -> State[Any]:
-    """Hold a target's logits on fixed prompts against cached references.
+    """Hold a target's logits on fixed prompts against cached references, and against itself served in other ways.
 
     Args:
         parameters: as of accuracy-debugger; prompts are the given ones, else the curated ones, `stages` says nothing

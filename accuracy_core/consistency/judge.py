@@ -124,7 +124,7 @@ def _described(
         first_bad_token=places[0] if reasons and places else None,
         phase=_phase(places) if reasons else Phase.NONE,
         verdict=Verdict.FAIL if reasons else Verdict.PASS,
-        reason="; ".join(reasons),
+        reasons=reasons,
         conduct=item.conduct,
     )
 

@@ -8,11 +8,12 @@ from functools import cached_property
 from typing import Any
 
 from accuracy_core.errors import ConfigurationError
-from accuracy_core.prompts.evidence import LOGITS, Evidence, read_evidence
+from accuracy_core.prompts.evidence import CONSISTENCY, LOGITS, Evidence, read_evidence
 from accuracy_core.prompts.preflight.report import PreflightReport
 from accuracy_core.prompts.prepared import PreparedPrompts
 from accuracy_core.prompts.triage import Location, Triage, triage
 from accuracy_core.schemas import (
+    ConsistencyResult,
     Finding,
     ModuleValidationResult,
     PluginStatus,
@@ -56,6 +57,13 @@ class RunEvidence:
     @cached_property
     def modules(self) -> ModuleValidationResult | None:
         return self._maybe(self.run_dir.module_validation_json, ModuleValidationResult)
+
+    @cached_property
+    def consistency(self) -> ConsistencyResult | None:
+        """The engine against itself; None unless this analysis checked it: an earlier one's file says nothing."""
+        if self.plugin(CONSISTENCY) is None:
+            return None
+        return self._maybe(self.run_dir.consistency_json, ConsistencyResult)
 
     @cached_property
     def prompts(self) -> PreparedPrompts:

@@ -42,7 +42,7 @@ class ConsistencyRows(Part):
     first_bad_token: int | None = None
     phase: Phase = Phase.NONE
     verdict: Verdict
-    reason: str = Field("", description="what failed, in words")
+    reasons: list[str] = Field(default_factory=list, description="what failed, in words")
     conduct: ReplayConduct | None = Field(None, description="how the engine ran it under the condition")
 
 

@@ -48,7 +48,8 @@ class PromptParameters(Part):
     plugins: list[str] = Field(
         default_factory=lambda: ["logit_validation"],
         min_length=1,
-        description="analyses to run: logit_validation, kv_cache, tensor_compare",
+        description="analyses to run: logit_validation, kv_cache, tensor_compare, engine_consistency (prefix cache, "
+        "batching, chunked prefill); level 2 adds the last one by itself for an offline vLLM",
     )
     triage: bool = Field(
         True,

@@ -38,7 +38,9 @@ def run(
     output_length: Annotated[int | None, typer.Option(help="tokens replayed per prompt")] = None,
     plugin: Annotated[
         Many | None,
-        typer.Option(help="analysis: logit_validation (default), kv_cache, tensor_compare; may be repeated"),
+        typer.Option(
+            help="analysis: logit_validation (default), kv_cache, tensor_compare, engine_consistency; may be repeated"
+        ),
     ] = None,
     module: Annotated[
         Many | None,

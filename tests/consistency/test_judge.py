@@ -59,7 +59,7 @@ def test_one_row_that_differs_fails_and_is_named():
     rows = check.worst
     assert (rows.index, rows.first_bad_token, rows.phase) == (1, 3, Phase.DECODE)
     assert rows.row == pytest.approx(math.sqrt(36 + 2), rel=0.15)
-    assert "a row differs by" in rows.reason
+    assert "a row differs by" in " ".join(rows.reasons)
     assert [one.verdict for one in check.prompts] == [Verdict.PASS, Verdict.FAIL]
 
 
@@ -68,7 +68,7 @@ def test_rows_that_differ_a_little_everywhere_fail_together():
     (rows,) = way(bad).prompts
     assert rows.row < LIMITS.row
     assert rows.verdict is Verdict.FAIL
-    assert "its rows together differ" in rows.reason
+    assert "its rows together differ" in " ".join(rows.reasons)
 
 
 def test_an_error_that_grows_fails_though_the_difference_is_allowed():
@@ -77,7 +77,7 @@ def test_an_error_that_grows_fails_though_the_difference_is_allowed():
     (rows,) = way(bad, limits=wide).prompts
     assert rows.verdict is Verdict.FAIL
     assert rows.error_ratio == pytest.approx(math.sqrt(1 + 1.6**2), rel=0.05)
-    assert "error against FP32 grows" in rows.reason
+    assert "error against FP32 grows" in " ".join(rows.reasons)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -88,7 +88,7 @@ def test_what_is_not_finite_never_passes(value, token):
     assert rows.verdict is Verdict.FAIL
     assert (rows.first_bad_token, rows.row) == (token, math.inf)
     assert rows.phase is (Phase.DECODE if token else Phase.PREFILL)
-    assert "not finite" in rows.reason
+    assert "not finite" in " ".join(rows.reasons)
 
 
 def test_a_lost_row_fails():
@@ -115,7 +115,7 @@ def test_runs_under_the_condition_that_do_not_repeat_fail_it_however_small():
     other[2, 2] = torch.nextafter(other[2, 2], torch.tensor(math.inf))
     (rows,) = way(clean(0, under=(b, other))).prompts
     assert rows.verdict is Verdict.FAIL
-    assert rows.reason == "two runs under the condition differ, though two without it are equal"
+    assert rows.reasons == ["two runs under the condition differ, though two without it are equal"]
 
 
 def test_an_engine_that_does_not_repeat_itself_is_a_finding_of_its_own():
@@ -125,7 +125,7 @@ def test_an_engine_that_does_not_repeat_itself_is_a_finding_of_its_own():
     item = clean(0, neutral=(a, other), under=(a, other))
     check = judge_repeat([item], "bfloat16")
     assert (check.kind, check.verdict, check.worst.first_bad_token) == (REPEAT, Verdict.FAIL, 4)
-    assert "asked again the same way" in check.worst.reason
+    assert "asked again the same way" in check.worst.reasons[0]
     assert judge_repeat([clean(0), clean(1)], "bfloat16").verdict is Verdict.PASS
     assert way(item).verdict is Verdict.PASS  # as little as that says nothing against batching
 

@@ -113,7 +113,7 @@ def test_nan_never_passes(tmp_path, goldens, way):
 
     _, found = run(tmp_path, ServingEngine(tmp_path, goldens, change=change))
     assert check(found, way).verdict is Verdict.FAIL
-    assert "not finite" in check(found, way).worst.reason
+    assert "not finite" in check(found, way).worst.reasons[0]
 
 
 def test_an_engine_that_does_not_repeat_itself_has_a_finding_of_its_own(tmp_path, goldens):

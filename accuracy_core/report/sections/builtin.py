@@ -1,6 +1,7 @@
 """Registers the built-in sections, in the order in which they appear."""
 
 from accuracy_core.report.registry import register_section
+from accuracy_core.report.sections.engine_consistency import EngineConsistencySection
 from accuracy_core.report.sections.grading import GradingSection
 from accuracy_core.report.sections.history import HistorySection
 from accuracy_core.report.sections.kv_analysis import KVAnalysisPlugin
@@ -28,6 +29,7 @@ for _section in (
     ProvenanceSection(),
     TaskAnalysisPlugin(),
     LogitValidationPlugin(),
+    EngineConsistencySection(),
     KVAnalysisPlugin(),
     TensorCompareSection(),
     HistorySection(),

@@ -1,0 +1,98 @@
+"""The section of the consistency checks: values beside limits, what failed, what is missing, everything escaped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from accuracy_core.outcome import Verdict
+from accuracy_core.prompts.plugins.consistency_summary import findings, summary
+from accuracy_core.prompts.prepared import PreparedPrompt, PreparedPrompts
+from accuracy_core.report import generate_report
+from accuracy_core.report.sections.engine_consistency import EngineConsistencySection, conduct_text
+from accuracy_core.schemas import (
+    ConsistencyCheck,
+    ConsistencyKind,
+    ConsistencyResult,
+    ConsistencyRows,
+    Phase,
+    PromptAnalysisStatus,
+    ReplayConduct,
+    RunDir,
+)
+
+ATTACK = "<script>alert(1)</script>"
+LIMITS = {"pooled": 2.0, "row": 4.0, "error_ratio": 1.5}
+
+
+def rows(**change) -> ConsistencyRows:
+    fields = {"index": 0, "label": ATTACK, "tokens": 8, "bit_equal": True, "pooled": 0.0, "row": 0.0,
+              "verdict": Verdict.PASS, "conduct": ReplayConduct(largest_batch=4, prefill_chunks=[24, 9])}  # fmt: skip
+    return ConsistencyRows(**{**fields, **change})
+
+
+def made() -> ConsistencyResult:
+    bad = rows(
+        bit_equal=False, pooled=2.5, row=13.5, error_ratio=3.25, worst_token=3, first_bad_token=2, phase=Phase.DECODE,
+        verdict=Verdict.FAIL, reasons=["a row differs by 13.5 times the dtype noise, limit 4 (3.4 times over)"],
+    )  # fmt: skip
+    checks = [
+        ConsistencyCheck(kind=ConsistencyKind.REPEAT, verdict=Verdict.PASS, prompts=[rows()]),
+        ConsistencyCheck(
+            kind=ConsistencyKind.BATCHING, verdict=Verdict.FAIL, pooled=2.25, limits=LIMITS, prompts=[bad],
+            left_out={ATTACK: ATTACK},
+        ),
+        ConsistencyCheck(kind=ConsistencyKind.CHUNKED_PREFILL, reason=ATTACK),
+    ]  # fmt: skip
+    return ConsistencyResult(
+        target=ATTACK, dtype="bfloat16", output_length=8, prefill_chunk=24, added=[ATTACK], checks=checks
+    )
+
+
+@pytest.fixture
+def run_dir(tmp_path) -> RunDir:
+    run = RunDir.at(tmp_path / "run").create()
+    result = made()
+    prompts = [PreparedPrompt(index=i, token_ids=[1, 2], source="token_ids", text=ATTACK) for i in (0, 1)]
+    run.write(run.prompt_analysis / "prompts.json", PreparedPrompts(prompts=prompts))
+    run.write(run.consistency_json, result)
+    status = PromptAnalysisStatus(
+        verdict=Verdict.FAIL, n_prompts=2, plugins={"engine_consistency": summary(result)}, findings=findings(result)
+    )
+    run.write(run.prompt_analysis_json, status)
+    return run
+
+
+def test_values_stand_beside_their_limits_and_nothing_is_markup(run_dir):
+    section = EngineConsistencySection()
+    assert not section.applies(RunDir.at(run_dir.root / "elsewhere"))
+    assert section.applies(run_dir)
+    html = section.render(run_dir)
+    for text in ("2.5 of 2", "13.5 of 4", "3.25 of 1.5", "1 of 1 fail", "1, 1 equal to the last bit", "2.25",
+                 "token 2 (decode): a row differs", "--max-num-seqs 1 to confirm", "was added"):  # fmt: skip
+        assert text in html
+    assert ATTACK not in html + section.render_prompt(run_dir, 0)
+    assert "with up to 3 others" in section.render_prompt(run_dir, 0)
+    assert section.render_prompt(run_dir, 1) == ""
+
+
+def test_the_whole_page_names_the_way_and_what_to_do(run_dir):
+    html = Path(generate_report(run_dir)).read_text()
+    assert ATTACK not in html
+    report = json.loads(run_dir.report_json.read_text())
+    assert report["section_errors"] == {}
+    assert report["headline"].startswith("numerics fail: batching changes the logits: prompt 0")
+    assert "--max-num-seqs 1" in report["conclusion"]["next_step"]
+    assert "Engine consistency" in html
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("repeat", "–"), ("prefix_cache", "32 tokens from the cache"), ("batching", "with up to 1 others"),
+     ("chunked_prefill", "prefill of 24 + 9 tokens")],
+)  # fmt: skip
+def test_how_a_request_was_run_in_words(kind, text):
+    conduct = ReplayConduct(cached_tokens=32, prefill_chunks=[24, 9], largest_batch=2)
+    assert conduct_text(ConsistencyKind(kind), conduct) == text
