@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from prefect import flow, tags
+from prefect import flow
 from prefect.client.schemas.objects import State, StateType
 from prefect.futures import PrefectFuture
 
@@ -20,10 +20,11 @@ from accuracy_core.pipeline.preflight_findings import earlier_preflight
 from accuracy_core.pipeline.run import Run, record, resolve_run, with_output_dir
 from accuracy_core.prompts.conclusion import Conclusion, conclude
 from accuracy_core.schemas import ModuleValidationResult, PromptAnalysisStatus, RunDir, RunParameters, TaskStatus
+from flows.current_run import under_worker
 from flows.device_eval import device_eval
 from flows.device_modules import device_modules
 from flows.device_prompt import device_prompt
-from flows.dispatch import StageEnd, Target, run_stage, under_worker, wait_for_api
+from flows.dispatch import StageEnd, Target, run_stage, wait_for_api
 from flows.hooks import cancel_children
 from flows.local_api import local_api
 from flows.naming import run_name, tag_run, tags_of
@@ -67,7 +68,7 @@ def debugged(parameters: RunParameters, placement: Placement) -> State[Any]:
     """The stages of `parameters`, one after the other, inside the current flow run; its final state."""
     try:
         run = resolve_run(with_run_directory(parameters), engine_here=not under_worker())
-        with claimed(run.run_dir), tags(*tags_of(parameters)):
+        with claimed(run.run_dir):
             record(run)
             tag_run(tags_of(run.parameters))
             conclusion = _debug(run, placement)

@@ -9,7 +9,7 @@ from typing import Any
 from prefect import flow
 from prefect.artifacts import create_link_artifact
 from prefect.client.schemas.objects import State
-from prefect.runtime import deployment, flow_run
+from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from accuracy_core.calibration import CalibrationOrder
@@ -17,6 +17,7 @@ from accuracy_core.errors import AssayError, ConfigurationError
 from accuracy_core.pipeline.calibration import prepare, write
 from accuracy_core.prompts.conclusion import Conclusion, conclude_error
 from accuracy_core.schemas.base import Part
+from flows.current_run import under_worker
 from flows.local_api import local_api
 from flows.run_root import DEFAULT_RUNS_DIR, RUNS_DIR
 from flows.signals import hang_up_interrupts
@@ -84,7 +85,7 @@ def _output(order: CalibrationOrder) -> Path:
     if order.output is not None and "://" in order.output:
         raise ConfigurationError(f"{order.output} is no local path", fix="write it locally, then copy it")
     given = Path(order.output or FILE).expanduser()
-    if deployment.id is None or given.is_absolute():
+    if not under_worker() or given.is_absolute():
         return given
     name = given if order.output else Path(f"calibration-{order.label}-{str(flow_run.id)[:8]}", FILE)
     return Path(os.environ.get(RUNS_DIR) or os.path.expanduser(DEFAULT_RUNS_DIR)) / name

@@ -17,8 +17,9 @@ from accuracy_core.grading.result import write_result
 from accuracy_core.pipeline.handover import leave_failure
 from accuracy_core.prompts.conclusion import conclude_error
 from accuracy_core.schemas import Platform, RunDir
+from flows.current_run import is_alone
 from flows.naming import grade_name
-from flows.stage_flow import is_alone, log_failure
+from flows.stage_flow import log_failure
 from flows.states import state_of
 
 

@@ -13,8 +13,9 @@ from accuracy_core.pipeline.prompt_stage import prepare_analysis
 from accuracy_core.pipeline.run import Run
 from accuracy_core.prompts.conclusion import conclude
 from accuracy_core.schemas import RunParameters
+from flows.current_run import is_alone
 from flows.naming import run_name
-from flows.stage_flow import is_alone, run_as_stage
+from flows.stage_flow import run_as_stage
 from flows.states import state_of
 from tasks.goldens import obtain_goldens
 from tasks.opaque import opaque

@@ -15,10 +15,10 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State, StateType, WorkPoolStatus
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
-from prefect.runtime import deployment
 from pydantic import BaseModel
 
 from accuracy_core.errors import AssayError, ConfigurationError, InfrastructureError
+from flows.current_run import under_worker
 
 POLL_S = 2.0
 #: how long a run may wait for a worker before it says so, and how often it repeats it
@@ -54,11 +54,6 @@ class Target:
     pool: str
     queue: str | None = None
     tags: Sequence[str] = field(default_factory=tuple)
-
-
-def under_worker() -> bool:
-    """True when a worker started this flow run: then other pools can be used."""
-    return deployment.id is not None
 
 
 def run_stage(stage: Flow[..., Any], target: Target, **parameters: Any) -> StageEnd:

@@ -9,7 +9,7 @@ from typing import Any
 from prefect import flow
 from prefect.artifacts import create_link_artifact
 from prefect.client.schemas.objects import State, StateType
-from prefect.runtime import deployment, flow_run
+from prefect.runtime import flow_run
 
 from accuracy_core.errors import AssayError, ConfigurationError, InfrastructureError
 from accuracy_core.grading import GradeOrder, GradeResult, grade_task
@@ -18,8 +18,9 @@ from accuracy_core.pipeline.handover import take_failure
 from accuracy_core.prompts.conclusion import Conclusion, conclude_error
 from accuracy_core.report import generate_report
 from accuracy_core.schemas import RunDir
+from flows.current_run import under_worker
 from flows.device_grade import device_grade
-from flows.dispatch import Target, run_stage, under_worker, wait_for_api
+from flows.dispatch import Target, run_stage, wait_for_api
 from flows.hooks import cancel_children
 from flows.local_api import local_api
 from flows.naming import grade_name
@@ -76,10 +77,10 @@ def grade_here(order: GradeOrder) -> tuple[Conclusion, RunDir]:
 
 def with_output(order: GradeOrder) -> GradeOrder:
     """`order` with an absolute run directory: the device's flow has another working directory."""
-    if order.output_dir is not None and (deployment.id is None or Path(order.output_dir).is_absolute()):
+    if order.output_dir is not None and (not under_worker() or Path(order.output_dir).is_absolute()):
         return order.model_copy(update={"output_dir": str(Path(order.output_dir).expanduser().absolute())})
     name = order.output_dir or f"grade-{order.task}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    if deployment.id is not None and order.output_dir is None:
+    if under_worker() and order.output_dir is None:
         name += f"-{str(flow_run.id)[:8]}"
     return order.model_copy(update={"output_dir": str((Path(runs_root()) / name).absolute())})
 

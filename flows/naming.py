@@ -44,7 +44,11 @@ def tags_of(parameters: RunParameters) -> list[str]:
 
 
 def tag_run(tags: list[str]) -> None:
-    """Add `tags` to the current flow run. Prefect's own `tags` reaches only what a run starts, not the run itself."""
+    """Add `tags` to the current flow run, and to nothing else.
+
+    Prefect's own context of tags reaches what a run starts, not the run itself, and a task with tags asks the API for
+    concurrency slots before it starts.
+    """
     from prefect.client.orchestration import get_client
     from prefect.runtime import flow_run
 

@@ -16,7 +16,8 @@ from pydantic import Field
 from accuracy_core.errors import AssayError
 from accuracy_core.outcome import Outcome
 from accuracy_core.schemas.base import Part
-from flows.dispatch import StageEnd, Target, run_stage, submit, under_worker, wait, wait_for_api
+from flows.current_run import under_worker
+from flows.dispatch import StageEnd, Target, run_stage, submit, wait, wait_for_api
 from flows.hooks import cancel_children
 from flows.levels import LEVELS, LevelName
 from flows.matrix import MatrixRow, load_matrix, matrix_file

@@ -6,10 +6,11 @@ import os
 import re
 from datetime import UTC, datetime
 
-from prefect.runtime import deployment, flow_run
+from prefect.runtime import flow_run
 
 from accuracy_core.pipeline.run import with_output_dir
 from accuracy_core.schemas import RunParameters
+from flows.current_run import under_worker
 
 #: folder, or s3:// location, of the runs that workers make
 RUNS_DIR = "ASSAY_RUNS_DIR"
@@ -18,7 +19,7 @@ DEFAULT_RUNS_DIR = "~/assay-runs"
 
 def runs_root() -> str:
     """The folder, or s3:// location, of runs that were given no directory."""
-    return os.environ.get(RUNS_DIR) or (os.path.expanduser(DEFAULT_RUNS_DIR) if deployment.id else "runs")
+    return os.environ.get(RUNS_DIR) or (os.path.expanduser(DEFAULT_RUNS_DIR) if under_worker() else "runs")
 
 
 def with_run_directory(parameters: RunParameters, *, part: str | None = None) -> RunParameters:
@@ -30,7 +31,7 @@ def with_run_directory(parameters: RunParameters, *, part: str | None = None) ->
     flow run: `<root>/nightly-<time>-<id>/<part>`.
     """
     given = parameters.output_dir
-    if deployment.id is None and (given is not None or part is None):
+    if not under_worker() and (given is not None or part is None):
         return with_output_dir(parameters)
     root = runs_root()
     if given is not None:

@@ -16,6 +16,8 @@ from accuracy_core.pipeline.handover import leave_failure
 from accuracy_core.pipeline.run import Run, record, resolve_run
 from accuracy_core.prompts.conclusion import conclude_error
 from accuracy_core.schemas import RunDir, RunParameters
+from flows.current_run import is_alone, under_worker
+from flows.naming import tag_run, tags_of
 from flows.run_root import with_run_directory
 from flows.states import state_of
 from tasks.preflight import require_right_setup
@@ -33,6 +35,8 @@ def run_as_stage(parameters: RunParameters, stages: list[Any], body: Callable[[R
     parameters = with_run_directory(parameters.model_copy(update={"stages": stages, "refresh": refresh}))
     try:
         run = resolve_run(parameters)
+        if is_alone() or not under_worker():  # a parent on a worker gives them with its request
+            tag_run(tags_of(parameters))
         with contextlib.ExitStack() as stack:
             if is_alone():
                 stack.enter_context(claimed(run.run_dir))
@@ -44,11 +48,6 @@ def run_as_stage(parameters: RunParameters, stages: list[Any], body: Callable[[R
         if not is_alone():
             leave_failure(RunDir.at(parameters.output_dir or ""), flow_run.id or "", error)
         return state_of(conclude_error(error))
-
-
-def is_alone() -> bool:
-    """True when the current flow run has no parent."""
-    return flow_run.parent_flow_run_id is None
 
 
 def log_failure(error: AssayError) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from prefect.client.schemas.objects import State
-from prefect.runtime import deployment
 from prefect.states import Completed, Crashed, Failed
 
 from accuracy_core.prompts.conclusion import Conclusion
+from flows.current_run import under_worker
 
 
 def state_of(conclusion: Conclusion) -> State[Any]:
@@ -17,7 +17,7 @@ def state_of(conclusion: Conclusion) -> State[Any]:
     Under a worker nobody asks for the data, and Prefect would log at length that it is no exception: there is none.
     """
     text = conclusion.headline
-    data = conclusion if deployment.id is None else None
+    data = None if under_worker() else conclusion
     match conclusion.state:
         case "Completed":
             return Completed(message=f"ACCURACY: {text}", data=data)

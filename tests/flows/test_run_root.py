@@ -15,7 +15,7 @@ from flows.run_root import with_run_directory
 @pytest.fixture
 def worker(monkeypatch):
     """As if a worker had started us."""
-    monkeypatch.setattr(run_root, "deployment", SimpleNamespace(id="d"))
+    monkeypatch.setattr(run_root, "under_worker", lambda: True)
     began = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     monkeypatch.setattr(run_root, "flow_run", SimpleNamespace(id="0123456789ab", scheduled_start_time=began))
     monkeypatch.setenv("ASSAY_RUNS_DIR", "s3://bucket/runs/")
