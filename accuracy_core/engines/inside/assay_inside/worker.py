@@ -67,9 +67,10 @@ class Engine:
                 self.probed[part].update(found[part])
 
     def set_fault(self, fault: Any) -> Dict[str, Any]:
-        answer = self.llm.collective_rpc("assay_set_fault", args=(json.dumps(fault),))[0]
-        # what the model with the other fault, or with none, left there
-        return dict(answer, error=answer["error"] or self.forget_prefixes())
+        # K and V that the model with another fault, or with none, left in the prefix cache
+        error = self.forget_prefixes()
+        answer = self.llm.collective_rpc("assay_set_fault", args=(json.dumps(None if error else fault),))[0]
+        return dict(answer, error=error or answer["error"])
 
     def forget_prefixes(self) -> str:
         """Empty the prefix cache. Returns why it was not, or ""."""
