@@ -14,7 +14,8 @@ from accuracy_core.schemas import Part, Tolerances
 class ConsistencyLimits(Part):
     """`extra.consistency` of the tolerances; where each number comes from is said there."""
 
-    pooled: float = Field(gt=0, description="difference over the rows of a prompt, in dtype noise")
+    pooled: float = Field(gt=0, description="difference over the rows of all prompts, in dtype noise")
+    prompt: float = Field(gt=0, description="the same over the rows of one prompt")
     row: float = Field(gt=0, description="difference of one row, in dtype noise")
     error_ratio: float = Field(gt=1, description="error against FP32 over the rows of a prompt, with over without")
     relative: dict[str, float] = Field(

@@ -112,7 +112,7 @@ def _measured(
             notes.insert(0, f"score below threshold too ({wording.missed_thresholds(task)})")
         headline = wording.culprit_headline("numerics fail", analysis.culprit)
         failed = _numerics(Verdict.FAIL, task, analysis, notes + open_questions, headline)
-        return failed.model_copy(update=consistency_decision(analysis, headline))
+        return failed.model_copy(update=consistency_decision(analysis, failed))
     if score is False:
         return _score_failed(task, analysis, notes + open_questions)
     if numerics is Verdict.SUSPECT:

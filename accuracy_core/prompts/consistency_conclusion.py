@@ -9,8 +9,8 @@ from accuracy_core.prompts.evidence import CONSISTENCY
 from accuracy_core.schemas import PromptAnalysisStatus
 
 
-def consistency_decision(analysis: PromptAnalysisStatus, headline: str) -> dict[str, Any]:
-    """Fields of the Conclusion that change: headline and next step, where nothing else is to blame.
+def consistency_decision(analysis: PromptAnalysisStatus, decided: Any) -> dict[str, Any]:
+    """Fields of the Conclusion `decided` that change: headline and next step, where nothing else is to blame.
 
     A named culprit keeps both: logits that are wrong one request at a time are looked at first.
     """
@@ -19,7 +19,11 @@ def consistency_decision(analysis: PromptAnalysisStatus, headline: str) -> dict[
         return {}
     what = plugin.worst.detail
     fixes = [finding.fix for finding in analysis.findings if finding.evidence == what]
-    return {"headline": f"{headline}: {what}", "next_step": next(iter(fixes), "")}
+    return {
+        "headline": f"{decided.headline}: {what}",
+        "notes": [note for note in decided.notes if note != what],
+        "next_step": next(iter(fixes), ""),
+    }
 
 
 def consistency_gaps(analysis: PromptAnalysisStatus) -> list[str]:

@@ -33,7 +33,7 @@ class ConsistencyRows(Part):
     label: str = ""
     tokens: int = Field(description="rows that were compared")
     bit_equal: bool
-    pooled: float = Field(float("nan"), description="difference over all rows, by the check's yardstick")
+    pooled: float = Field(float("nan"), description="difference over its rows, by the check's yardstick")
     row: float = Field(float("nan"), description="the same of the worst row")
     error_ratio: float = Field(
         float("nan"), description="error against FP32 under the condition, over that without it; all rows pooled"
@@ -47,15 +47,15 @@ class ConsistencyRows(Part):
 
 
 class ConsistencyCheck(Part):
-    """One way of serving against the neutral one. `verdict` None: not measured, and `reason` says why."""
+    """One way of serving against the neutral one. `verdict` None: not measured."""
 
     kind: ConsistencyKind
     verdict: Verdict | None = None
-    reason: str = ""
+    reason: str = Field("", description="why it was not measured, or what failed over all prompts together")
     lacking: bool = Field(False, description="not measured since the engine does not serve that way at all")
     yardstick: Yardstick = "dtype_noise"
     pooled: float = Field(float("nan"), description="difference over all rows of all prompts, by the yardstick")
-    limits: dict[str, float] = Field(default_factory=dict, description="pooled, row, error_ratio -> limit")
+    limits: dict[str, float] = Field(default_factory=dict, description="pooled, prompt, row, error_ratio -> limit")
     prompts: list[ConsistencyRows] = Field(default_factory=list)
     left_out: dict[str, str] = Field(default_factory=dict, description="prompt -> why it is not in this check")
 

@@ -14,7 +14,9 @@ from accuracy_core.numerics import default_tolerances
 from accuracy_core.outcome import Outcome, Verdict
 from accuracy_core.schemas import ConsistencyCheck, ConsistencyKind, ConsistencyResult, Phase
 
-LIMITS = ConsistencyLimits(pooled=2.0, row=4.0, error_ratio=1.5, relative={"bfloat16": 0.05, "float32": 1e-4})
+LIMITS = ConsistencyLimits(
+    pooled=1.8, prompt=2.0, row=4.0, error_ratio=1.5, relative={"bfloat16": 0.05, "float32": 1e-4}
+)
 NOISE, VOCAB, TOKENS = 0.01, 400, 6
 BATCHING, REPEAT = ConsistencyKind.BATCHING, ConsistencyKind.REPEAT
 
@@ -48,7 +50,10 @@ def test_equally_right_computations_pass_and_differ_by_root_two_of_the_noise():
     assert check.pooled == pytest.approx(math.sqrt(2), rel=0.05)
     assert all(rows.pooled == pytest.approx(math.sqrt(2), rel=0.1) for rows in check.prompts)
     assert all(rows.error_ratio == pytest.approx(1, rel=0.1) for rows in check.prompts)
-    assert (check.yardstick, check.limits) == ("dtype_noise", {"pooled": 2.0, "row": 4.0, "error_ratio": 1.5})
+    a = clean(0).neutral[0]
+    (same,) = way(clean(0, under=(a, a))).prompts
+    assert (same.bit_equal, same.row, same.error_ratio) == (True, 0, 1)
+    assert (check.yardstick, check.limits) == ("dtype_noise", LIMITS.model_dump(exclude={"relative"}))
     assert {rows.first_bad_token for rows in check.prompts} == {None}
 
 
@@ -71,8 +76,18 @@ def test_rows_that_differ_a_little_everywhere_fail_together():
     assert "its rows together differ" in " ".join(rows.reasons)
 
 
+def test_all_prompts_a_little_fail_together_though_none_does_alone():
+    near = [moved(clean(i), lambda b: b.add_(noise(7) * 1.25)) for i in (0, 1)]
+    loose = LIMITS.model_copy(update={"error_ratio": 3.0})
+    check = way(*near, limits=loose)
+    assert {rows.verdict for rows in check.prompts} == {Verdict.PASS}
+    assert check.verdict is Verdict.FAIL
+    assert check.reason.startswith("all rows together differ by 1.")
+    assert way(*near, limits=loose.model_copy(update={"pooled": 2.0})).verdict is Verdict.PASS
+
+
 def test_an_error_that_grows_fails_though_the_difference_is_allowed():
-    wide = LIMITS.model_copy(update={"pooled": 100.0, "row": 100.0})
+    wide = LIMITS.model_copy(update={"pooled": 100.0, "prompt": 100.0, "row": 100.0})
     bad = moved(clean(0), lambda b: b.add_(noise(7) * 1.6))
     (rows,) = way(bad, limits=wide).prompts
     assert rows.verdict is Verdict.FAIL

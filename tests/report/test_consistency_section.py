@@ -24,7 +24,7 @@ from accuracy_core.schemas import (
 )
 
 ATTACK = "<script>alert(1)</script>"
-LIMITS = {"pooled": 2.0, "row": 4.0, "error_ratio": 1.5}
+LIMITS = {"pooled": 1.75, "prompt": 2.0, "row": 4.0, "error_ratio": 1.5}
 
 
 def rows(**change) -> ConsistencyRows:
@@ -69,12 +69,12 @@ def test_values_stand_beside_their_limits_and_nothing_is_markup(run_dir):
     section = EngineConsistencySection()
     assert not section.applies(RunDir.at(run_dir.root / "elsewhere"))
     assert section.applies(run_dir)
-    html = section.render(run_dir)
-    for text in ("2.5 of 2", "13.5 of 4", "3.25 of 1.5", "1 of 1 fail", "1, 1 equal to the last bit", "2.25",
+    html = section.render(run_dir).replace("\N{NO-BREAK SPACE}", " ")
+    for text in ("2.5 of 2", "13.5 of 4", "3.25 of 1.5", "1 of 1 fail", "1, all bit-equal", "2.25 of 1.75",
                  "token 2 (decode): a row differs", "--max-num-seqs 1 to confirm", "was added"):  # fmt: skip
         assert text in html
     assert ATTACK not in html + section.render_prompt(run_dir, 0)
-    assert "with up to 3 others" in section.render_prompt(run_dir, 0)
+    assert "in batches of up to 4" in section.render_prompt(run_dir, 0)
     assert section.render_prompt(run_dir, 1) == ""
 
 
@@ -90,8 +90,8 @@ def test_the_whole_page_names_the_way_and_what_to_do(run_dir):
 
 @pytest.mark.parametrize(
     ("kind", "text"),
-    [("repeat", "–"), ("prefix_cache", "32 tokens from the cache"), ("batching", "with up to 1 others"),
-     ("chunked_prefill", "prefill of 24 + 9 tokens")],
+    [("repeat", "–"), ("prefix_cache", "32 tokens from the cache"), ("batching", "in batches of up to 2"),
+     ("chunked_prefill", "prompt in 2 pieces of up to 24 tokens")],
 )  # fmt: skip
 def test_how_a_request_was_run_in_words(kind, text):
     conduct = ReplayConduct(cached_tokens=32, prefill_chunks=[24, 9], largest_batch=2)

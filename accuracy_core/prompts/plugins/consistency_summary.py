@@ -80,7 +80,7 @@ def failure_text(check: ConsistencyCheck) -> str:
     what = "asking again" if check.kind is ConsistencyKind.REPEAT else way_title(check.kind)
     failed = sum(one.verdict is Verdict.FAIL for one in check.prompts)
     more = f" (and {failed - 1} more prompt{'s' if failed > 2 else ''})" if failed > 1 else ""
-    return f"{what} changes the logits: {place_text(rows)}: {rows.reasons[0]}{more}"
+    return f"{what} changes the logits: {place_text(rows)}: {[*rows.reasons, check.reason][0]}{more}"
 
 
 def place_text(rows: ConsistencyRows) -> str:

@@ -31,6 +31,7 @@ class EngineConsistencySection(ReportSection):
             fixes={way.kind: way.confirm for way in serving_ways(result.prefill_chunk)},
             way_title=way_title,
             place_text=place_text,
+            against=against,
             largest=largest,
             extent=extent,
         )
@@ -51,15 +52,19 @@ class EngineConsistencySection(ReportSection):
 
 
 def against(value: float, check: ConsistencyCheck, limit: str) -> str:
-    """A value and the limit that it was held against: `1.2 of 2`."""
+    """A value and the limit that it was held against, on one line: `1.2 of 2`."""
     allowed = check.limits.get(limit)
-    return number(value, 3) if allowed is None else f"{number(value, 3)} of {number(allowed, 3)}"
+    return (
+        number(value, 3)
+        if allowed is None
+        else f"{number(value, 3)}\N{NO-BREAK SPACE}of\N{NO-BREAK SPACE}{number(allowed, 3)}"
+    )
 
 
-def largest(check: ConsistencyCheck, name: str) -> str:
+def largest(check: ConsistencyCheck, name: str, limit: str) -> str:
     """The largest `name` over the prompts, and its limit."""
     values = [getattr(rows, name) for rows in check.prompts]
-    return against(max((value for value in values if value == value), default=float("nan")), check, name)
+    return against(max((value for value in values if value == value), default=float("nan")), check, limit)
 
 
 def extent(check: ConsistencyCheck) -> str:
@@ -67,7 +72,7 @@ def extent(check: ConsistencyCheck) -> str:
     failed = sum(rows.verdict is Verdict.FAIL for rows in check.prompts)
     equal = sum(rows.bit_equal for rows in check.prompts)
     total = len(check.prompts)
-    return f"{failed} of {total} fail" if failed else f"{total}, {equal} equal to the last bit"
+    return f"{failed} of {total} fail" if failed else f"{total}, {equal if equal < total else 'all'} bit-equal"
 
 
 def conduct_text(kind: ConsistencyKind, conduct: ReplayConduct | None) -> str:
@@ -77,5 +82,5 @@ def conduct_text(kind: ConsistencyKind, conduct: ReplayConduct | None) -> str:
     if kind is ConsistencyKind.PREFIX_CACHE:
         return f"{conduct.cached_tokens} tokens from the cache"
     if kind is ConsistencyKind.BATCHING:
-        return f"with up to {conduct.largest_batch - 1} others"
-    return f"prefill of {' + '.join(map(str, conduct.prefill_chunks))} tokens"
+        return f"in batches of up to {conduct.largest_batch}"
+    return f"prompt in {len(conduct.prefill_chunks)} pieces of up to {max(conduct.prefill_chunks)} tokens"
