@@ -12,9 +12,11 @@ from accuracy_core.errors import AssayError
 from accuracy_core.pipeline import preflight_stage
 from accuracy_core.pipeline.preflight_findings import earlier_preflight
 from accuracy_core.pipeline.run import Run
+from accuracy_core.pipeline.stage_keys import preflight_key, preflight_requests_key
 from accuracy_core.prompts.preflight import PreflightReport
 from tasks.opaque import opaque
 from tasks.showing import showing
+from tasks.stage_cache import obtain_stage
 
 
 @task(name="preflight", cache_policy=NO_CACHE, persist_result=False)
@@ -30,12 +32,13 @@ def preflight_requests_task(run: Run) -> PreflightReport:
 
 
 def require_right_setup(run: Run) -> None:
-    """Make the preflight of a run whose stages name it: the first thing in every flow, before engines and goldens.
+    """Have the preflight of a run whose stages name it: the first thing in every flow, before engines and goldens.
 
-    Raises ConfigurationError with the evidence and the fix of every error.
+    A right set-up that an earlier run with the same inputs saw is not looked at again. Raises ConfigurationError with
+    the evidence and the fix of every error.
     """
     if "preflight" in run.parameters.stages:
-        _checked(run, preflight_task)
+        _checked(run, preflight_stage.STAGE, preflight_key, preflight_task)
 
 
 def require_right_requests(run: Run) -> None:
@@ -44,12 +47,16 @@ def require_right_requests(run: Run) -> None:
     Does nothing in a run whose stages leave the preflight out. Raises as `require_right_setup`.
     """
     if "preflight" in run.parameters.stages:
-        _checked(run, preflight_requests_task)
+        _checked(run, preflight_stage.REQUESTS, preflight_requests_key, preflight_requests_task)
 
 
-def _checked(run: Run, check: Callable[[Run], PreflightReport]) -> None:
+def _checked(run: Run, stage: str, key: Callable[[Run], str], check: Callable[[Run], PreflightReport]) -> None:
+    def complete(run: Run) -> bool:
+        return preflight_stage.is_complete(run, stage)
+
     try:
-        report: PreflightReport | None = check(opaque(run))
+        obtain_stage(run, stage, key, lambda: check(opaque(run)), complete=complete)
+        report: PreflightReport | None = preflight_stage.adopt(run, stage)
     except AssayError:
         with showing("the preflight"):
             _show(earlier_preflight(run))

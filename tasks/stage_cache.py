@@ -19,7 +19,7 @@ from accuracy_core.errors import AssayError, ConfigurationError
 from accuracy_core.pipeline.mirror import synchronised
 from accuracy_core.pipeline.run import Run
 from accuracy_core.pipeline.stage_files import StageFiles, bring_back, describe
-from accuracy_core.pipeline.stages import record_cached
+from accuracy_core.pipeline.stages import PARTS, record_cached
 from accuracy_core.schemas import StageRecord
 from tasks.opaque import opaque
 
@@ -85,7 +85,8 @@ def _obtained(
         raise
     attempt = _Attempt(compute)
     job = StageJob(run, stage, job_key, attempt, complete)
-    found, usable = (None, False) if stage in run.parameters.refresh else _found(job)
+    refresh = PARTS.get(stage, stage) in run.parameters.refresh
+    found, usable = (None, False) if refresh else _found(job)
     if usable or compute is not None:
         _through_prefect(job, attempt, refresh=not usable)
     if usable and found is not None and not attempt.started:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from accuracy_core.errors import AssayError
 from accuracy_core.paths import cache_root
 from accuracy_core.pipeline.run import Run
+from accuracy_core.pipeline.stages import PARTS
 from accuracy_core.prompts.conclusion import Conclusion
 from accuracy_core.report.evidence import LOGITS, RunEvidence
 from accuracy_core.report.history import SHOWN, HistoryEntry, HistoryIndex, HistoryScore
@@ -18,9 +19,6 @@ log = logging.getLogger(__name__)
 #: directory, or s3:// location, of the history
 HISTORY_DIR = "ASSAY_HISTORY_DIR"
 FILE = "history.json"
-
-#: records that are part of another stage
-_PARTS = {"goldens": "prompt_analysis", "preflight_requests": "preflight"}
 
 
 def history_location(run: Run) -> str:
@@ -76,7 +74,7 @@ def _entry(run: Run, conclusion: Conclusion) -> HistoryEntry:
 
 def _computed(record: StageRecord, run: Run) -> bool:
     """Done by this run: the records of stages that it left out are an earlier run's."""
-    part_of = _PARTS.get(record.stage, record.stage)
+    part_of = PARTS.get(record.stage, record.stage)
     return record.status == "done" and part_of in run.parameters.stages
 
 

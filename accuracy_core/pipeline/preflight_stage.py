@@ -22,7 +22,7 @@ REQUESTS = "preflight_requests"
 
 
 def check_setup(run: Run) -> PreflightReport:
-    """Check the checkpoint, its tokenizer and the engine's settings; writes `preflight.json`.
+    """Check the checkpoint, its tokenizer and the engine's settings; writes `preflight.json` and its own part of it.
 
     Raises ConfigurationError with the evidence and the fix of every error that was not accepted.
     """
@@ -54,16 +54,36 @@ def check_requests(run: Run) -> PreflightReport:
     return _examined(run, REQUESTS, examine)
 
 
+def adopt(run: Run, stage: str) -> PreflightReport:
+    """Make what `stage` found part of `preflight.json`: just now, or in an earlier run with the same inputs.
+
+    Returns the whole report; raises as `check_setup`.
+    """
+    with synchronised(run.parameters.output_dir):
+        _forget(run, stage)
+        return keep_findings(run, run.run_dir.read(run.run_dir.preflight_part(stage), PreflightReport))
+
+
+def is_complete(run: Run, stage: str) -> bool:
+    """What could not be measured this time is tried again by the next run."""
+    return not run.run_dir.read(run.run_dir.preflight_part(stage), PreflightReport).not_measured
+
+
 def _examined(run: Run, stage: str, examine: Callable[[], PreflightReport]) -> PreflightReport:
     accept = run.parameters.preflight.accept
     inputs = {"target": run.target_identity, "accept": sorted(accept)}
-    path = run.run_dir.preflight_json
-    with synchronised(run.parameters.output_dir), recorded(run.run_dir, stage, inputs, [path.name]):
-        if stage == STAGE:
-            path.unlink(missing_ok=True)  # what an earlier run of this directory found
+    with synchronised(run.parameters.output_dir), recorded(run.run_dir, stage, inputs, ["preflight.json"]):
+        _forget(run, stage)
         found = examine().accepting(accept)
+        run.run_dir.write(run.run_dir.preflight_part(stage), found)
         progress.report(stage, message=_told(found))
-        return keep_findings(run, found)
+        return adopt(run, stage)
+
+
+def _forget(run: Run, stage: str) -> None:
+    """What an earlier run of this directory found; the first part begins anew."""
+    if stage == STAGE:
+        run.run_dir.preflight_json.unlink(missing_ok=True)
 
 
 def _told(report: PreflightReport) -> str:

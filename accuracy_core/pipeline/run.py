@@ -14,6 +14,7 @@ from accuracy_core.pipeline.defaults import EMBEDDED, default_thresholds
 from accuracy_core.pipeline.limits import limits_for
 from accuracy_core.pipeline.mirror import synchronised, working_dir
 from accuracy_core.pipeline.module_checks import check_module_validation
+from accuracy_core.pipeline.stages import PARTS
 from accuracy_core.pipeline.versions import versions
 from accuracy_core.schemas import EngineSpec, Finding, RunDir, RunParameters, Schema
 
@@ -113,8 +114,7 @@ def record(run: Run) -> None:
 
     Their records would be taken for this run's when it ends early, and whose is newer no clock can tell.
     """
-    parts = {"prompt_analysis": "goldens", "preflight": "preflight_requests"}
-    stages = [*run.parameters.stages, *(part for stage, part in parts.items() if stage in run.parameters.stages)]
+    stages = [*run.parameters.stages, *(part for part, stage in PARTS.items() if stage in run.parameters.stages)]
     with synchronised(run.parameters.output_dir):
         for stage in stages:
             (run.run_dir.stages / f"{stage}.json").unlink(missing_ok=True)

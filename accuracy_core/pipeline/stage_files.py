@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 #: own files, and results that are not wanted any more are removed
 _PROMPT_FOLDERS = ("prompt_analysis", "tensor_compare")
 _EVALUATION, _TASKS, _PROMPTS, _MODULES = "evaluate", "task_analysis", "prompt_analysis", "module_validation"
+_PREFLIGHT = ("preflight", "preflight_requests")
 
 
 class StageFile(Part):
@@ -50,6 +51,8 @@ def stage_paths(root: Path, stage: str) -> list[Path]:
         return _below(root / "task_analysis")
     if stage == _MODULES:
         return [path for path in _below(root / "modules") if path != root / "modules" / "engine.log"]
+    if stage in _PREFLIGHT:
+        return [path for path in _below(root / "preflight") if path.stem == stage]
     if stage != _PROMPTS:
         raise ValueError(f"stage {stage!r} has no results of its own")
     paths = [path for name in _PROMPT_FOLDERS for path in _below(root / name)]

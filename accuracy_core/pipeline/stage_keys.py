@@ -26,6 +26,19 @@ _EVALUATION_WITHOUT = {"results", "reference_results", "request_timeout_s", "inc
 _PROMPTS_WITHOUT = {"prompts", "max_prompts", "tolerances"}
 
 
+def preflight_key(run: Run) -> str:
+    """Key of the preflight's first part: target, tokenizer, chat or not, the checks, and what is accepted."""
+    return _key("preflight", run, chat=run.parameters.evaluation.chat, **_preflight_inputs(run))
+
+
+def preflight_requests_key(run: Run) -> str:
+    """Key of the preflight's second part: as the first, and the bytes of the results.
+
+    Raises ConfigurationError when there are no results.
+    """
+    return _key("preflight_requests", run, results=_results_digests(results_location(run)), **_preflight_inputs(run))
+
+
 def evaluation_key(run: Run) -> str:
     """Key of the evaluation: target, tasks and their files, request settings, engine's installation, device, code.
 
@@ -128,6 +141,15 @@ def _plugin_digests(names: list[str]) -> dict[str, str]:
 
     files = {plugin.name: inspect.getsourcefile(type(plugin)) for plugin in make_plugins(names)}
     return {name: _digest(Path(file)) if file else "" for name, file in files.items()}
+
+
+def _preflight_inputs(run: Run) -> dict[str, Any]:
+    """Checks that others registered are code, too."""
+    from accuracy_core.prompts.preflight import PREFLIGHT_CHECKS
+
+    files = {name: inspect.getsourcefile(check.run) for name, check in PREFLIGHT_CHECKS.items()}
+    checks = {name: _digest(Path(file)) if file else "" for name, file in files.items()}
+    return {"accept": sorted(run.parameters.preflight.accept), "checks": checks}
 
 
 def _digest(path: Path) -> str:

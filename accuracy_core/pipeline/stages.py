@@ -14,6 +14,9 @@ from accuracy_core.pipeline.stage_files import StageFiles
 from accuracy_core.pipeline.versions import versions
 from accuracy_core.schemas import RunDir, StageRecord, fingerprint
 
+#: records of a part of a stage -> the stage, as parameters call it
+PARTS = {"goldens": "prompt_analysis", "preflight_requests": "preflight"}
+
 
 @contextlib.contextmanager
 def recorded(run_dir: RunDir, stage: str, inputs: object, outputs: list[str] | None = None) -> Iterator[None]:

@@ -83,6 +83,10 @@ class RunDir:
     def preflight_json(self) -> AnyPath:
         return self.root / "preflight.json"
 
+    def preflight_part(self, stage: str) -> AnyPath:
+        """What one part of the preflight found; `preflight_json` has all of them."""
+        return self.root / "preflight" / f"{stage}.json"
+
     @property
     def eval_results(self) -> AnyPath:
         return self.root / "eval_results"

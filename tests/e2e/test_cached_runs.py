@@ -51,7 +51,8 @@ def test_a_rerun_after_deleting_the_report_starts_no_engine(rerun):
     assert traces_of_engines(output) == before
     assert (output / "combined_report.html").stat().st_size > 100_000
     assert command.report()["verdict"] == "pass"
-    cached = dict.fromkeys(("evaluate", "task_analysis", "prompt_analysis"), "cached")
+    stages = ("preflight", "preflight_requests", "evaluate", "task_analysis", "prompt_analysis")
+    cached = dict.fromkeys(stages, "cached")
     assert states(output) | cached == states(output)
     assert "results of an earlier run with the same inputs" in text
 

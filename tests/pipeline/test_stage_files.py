@@ -32,6 +32,8 @@ OTHERS = {
     "handover/x.json": "{}",
     "modules/module_validation.json": "{}",
     "modules/engine.log": "a log",
+    "preflight/preflight.json": "{}",
+    "preflight/preflight_requests.json": "{}",
 }
 
 
@@ -54,6 +56,8 @@ def test_a_stage_owns_its_files_and_no_others(first, reference):
     assert names(first, "evaluate") == ["eval_results/m/results_2026.json"]
     assert names(first, "task_analysis") == ["task_analysis/task_status.json"]
     assert names(first, "module_validation") == ["modules/module_validation.json"]
+    assert names(first, "preflight") == ["preflight/preflight.json"]
+    assert names(first, "preflight_requests") == ["preflight/preflight_requests.json"]
     with pytest.raises(ValueError, match="report"):
         stage_paths(first.root, "report")
     assert [file.path for file in reference.files] == sorted(ANALYSIS)

@@ -18,6 +18,7 @@ from accuracy_core.schemas import (
     EvalParameters,
     FaultSpec,
     Platform,
+    PreflightParameters,
     PromptParameters,
     RunParameters,
 )
@@ -71,6 +72,26 @@ def test_what_does_not_change_the_answers_does_not_change_the_key(tmp_path, name
 def test_what_may_change_the_answers_changes_the_key(tmp_path, name):
     changed = run_of(tmp_path, **OTHER_EVALUATION[name])
     assert stage_keys.evaluation_key(changed) != stage_keys.evaluation_key(run_of(tmp_path))
+
+
+def test_a_preflight_is_known_by_its_target_and_by_what_it_is_asked(tmp_path):
+    def key(**more):
+        return stage_keys.preflight_key(run_of(tmp_path, **more))
+
+    before = key()
+    assert key(thresholds={"exact_match,none": 0.5}, refresh=["preflight"]) == before
+    accepting = {"preflight": PreflightParameters(accept=["dtype"])}
+    for other in ({"engine": {"max_model_len": 9}}, {"evaluation": EvalParameters(chat=True)}, accepting):
+        assert key(**other) != before
+
+
+def test_a_preflight_of_requests_is_known_by_the_bytes_of_the_results(tmp_path):
+    written = write_run(tmp_path / "results", {"t": [sample(0, 1.0)]})
+    run = run_of(tmp_path, evaluation=EvalParameters(results=str(written)))
+    before = stage_keys.preflight_requests_key(run)
+    (file,) = (tmp_path / "results").rglob("samples_*.jsonl")
+    file.write_text(file.read_text().replace(" response 0", " response 1"))
+    assert stage_keys.preflight_requests_key(run) != before
 
 
 def test_own_task_files_count_by_content(tmp_path):
