@@ -9,6 +9,7 @@ import torch
 
 from accuracy_core.capture.hf_taps import HfTaps, available_taps
 from accuracy_core.capture.rows import TapValue
+from accuracy_core.capture.unrounded import norms_of_sums
 from accuracy_core.errors import InputMismatchError
 
 
@@ -22,7 +23,8 @@ def record_local(
     wrong earlier is the same on both sides. `token_ids` are the positions of the target's rows: prompt and forced
     tokens without the last. `target`: canonical tap -> (positions, features), or fewer rows, which are then the last
     positions; taps that the model lacks are ignored. `also`: taps to record although the target has nothing that fits.
-    Target values that are not finite are not put in place.
+    Target values that are not finite are not put in place. A reference wider than the target takes norms of the
+    residual sum as it was before the target rounded it, where that is known (see `capture.unrounded`).
 
     Returns tap -> (positions, features) in the model's dtype, in the order of execution. Raises InputMismatchError,
     naming both shapes, where a tensor of the target does not fit the model.
@@ -41,4 +43,5 @@ def record_local(
     recorded = dict.fromkeys([*values, *(tap for tap in also if tap in known)])
     with HfTaps(model, list(recorded), replace=values) as taps:
         model(input_ids=torch.tensor([list(token_ids)]), use_cache=False)
-        return taps.collect()
+        found = taps.collect()
+    return found | norms_of_sums(model, list(found), target, positions)
