@@ -12,7 +12,7 @@ from prefect.runtime import flow_run
 from accuracy_core.engines.cores import acquire_cores
 from accuracy_core.engines.devices import platform_cores
 from accuracy_core.errors import AssayError, ConfigurationError
-from accuracy_core.grading import GradeOrder, grade, grade_task
+from accuracy_core.grading.order import GradeOrder
 from accuracy_core.grading.result import write_result
 from accuracy_core.pipeline.handover import leave_failure
 from accuracy_core.prompts.conclusion import conclude_error
@@ -30,6 +30,8 @@ def device_grade(order: GradeOrder) -> State[Any]:
     Args:
         order: what to grade, and the run directory (`output_dir`) that the result goes to.
     """
+    from accuracy_core.grading import grade, grade_task
+
     run_dir = None
     try:
         if order.output_dir is None:

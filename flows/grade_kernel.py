@@ -12,8 +12,8 @@ from prefect.client.schemas.objects import State, StateType
 from prefect.runtime import flow_run
 
 from accuracy_core.errors import AssayError, ConfigurationError, InfrastructureError
-from accuracy_core.grading import GradeOrder, GradeResult, grade_task
-from accuracy_core.grading.result import FILE
+from accuracy_core.grading.order import GradeOrder
+from accuracy_core.grading.result import FILE, GradeResult
 from accuracy_core.pipeline.handover import take_failure
 from accuracy_core.prompts.conclusion import Conclusion, conclude_error
 from accuracy_core.report import generate_report
@@ -64,7 +64,7 @@ def grade_here(order: GradeOrder) -> tuple[Conclusion, RunDir]:
     Raises ConfigurationError for an unknown task or a submission that is no file before anything is started.
     """
     order = with_output(order)
-    grade_task(order.task, order.scale)
+    _check_task(order)
     if not Path(order.submission).expanduser().is_file():
         raise ConfigurationError(f"{order.submission} is no file", fix="give the Python file that defines build()")
     with hang_up_interrupts(), local_api():
@@ -85,8 +85,14 @@ def with_output(order: GradeOrder) -> GradeOrder:
     return order.model_copy(update={"output_dir": str((Path(runs_root()) / name).absolute())})
 
 
-def _graded(order: GradeOrder, placement: Placement) -> Conclusion:
+def _check_task(order: GradeOrder) -> None:
+    from accuracy_core.grading import grade_task
+
     grade_task(order.task, order.scale)
+
+
+def _graded(order: GradeOrder, placement: Placement) -> Conclusion:
+    _check_task(order)
     if "://" in (order.output_dir or ""):
         raise ConfigurationError(f"{order.output_dir} is no local path", fix="give a directory that both hosts see")
     run_dir = RunDir.at(order.output_dir or "").create()

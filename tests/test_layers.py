@@ -28,6 +28,21 @@ def test_importing_the_core_loads_nothing_heavy():
     assert not HEAVY & set(done.stdout.split())
 
 
+def test_orchestrating_loads_nothing_heavy():
+    """A parent flow, a worker's child and `assay up` start a process each: what these import, every run pays for."""
+    code = (
+        "import sys, pkgutil, importlib, flows, deployments\n"
+        "for package in (flows, deployments):\n"
+        "    for found in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
+        "        if not found.name.endswith('__main__'): importlib.import_module(found.name)\n"
+        "print(*sorted({m.split('.')[0] for m in sys.modules}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert not (HEAVY - {"prefect"}) & loaded
+    assert {"prefect", "flows", "tasks"} <= loaded
+
+
 @pytest.mark.parametrize("name", accuracy_core.__all__)
 def test_public_name_resolves(name):
     assert getattr(accuracy_core, name) is not None
