@@ -10,7 +10,15 @@ import pytest
 from accuracy_core.outcome import Verdict
 from accuracy_core.prompts.curated import curated_entries
 from accuracy_core.prompts.plugins.logit_val import FP32_TWO_WAY
-from accuracy_core.schemas import EngineSpec, FaultSpec, PromptAnalysisStatus, PromptParameters, RunDir, RunParameters
+from accuracy_core.schemas import (
+    ConsistencyResult,
+    EngineSpec,
+    FaultSpec,
+    PromptAnalysisStatus,
+    PromptParameters,
+    RunDir,
+    RunParameters,
+)
 
 pytestmark = pytest.mark.slow
 HF = EngineSpec(model="embedded", engine="transformers")
@@ -73,7 +81,12 @@ def test_wrong_setup_ends_it_before_a_golden(tmp_path):
     assert not (tmp_path / "stages" / "goldens.json").exists()
 
 
-def test_clean_vllm_passes(tmp_path):
+def test_clean_vllm_passes_against_the_references_and_against_itself(tmp_path):
     state, status = regress(tmp_path, EngineSpec(model="embedded"))
     assert state.is_completed(), state.message
     assert status.plugins["logit_validation"].verdict is Verdict.PASS
+    assert status.plugins["engine_consistency"].verdict is Verdict.PASS
+    found = RunDir.at(tmp_path).read(RunDir.at(tmp_path).consistency_json, ConsistencyResult)
+    assert [check.verdict for check in found.checks] == [Verdict.PASS] * 4
+    assert (tmp_path / "prompt_analysis" / "engine-2.log").stat().st_size > 0
+    assert "Engine consistency" in (tmp_path / "combined_report.html").read_text()
