@@ -38,6 +38,7 @@ def prompt_report(status: PromptAnalysisStatus, manifest: PreparedPrompts) -> st
                 lines.append(f"  prompt {key:>3}  error: {plugin.errors[key]}")
             elif key in plugin.per_prompt:
                 lines.append(f"  prompt {key:>3}  {_verdict(plugin.per_prompt[key])}  {prompt.label}".rstrip())
+        lines += [f"  not measured: {part}: {why}" for part, why in plugin.not_measured.items()]
         if "plugin" in plugin.errors:
             lines.append(f"  error: {plugin.errors['plugin']}")
     if status.escalation is not None:

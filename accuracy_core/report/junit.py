@@ -120,8 +120,13 @@ def _prompts(document: ReportDocument) -> Iterator[TestCase]:
         shown = [prompt for prompt in document.prompts if str(prompt.index) in {*plugin.per_prompt, *plugin.errors}]
         for prompt in shown:
             yield _prompt(name, plugin, prompt)
-        if not shown:
-            yield _judged(f"prompts.{name}", "all prompts", plugin.verdict, plugin, plugin.errors.get("plugin", ""))
+        failed_elsewhere = plugin.verdict is Verdict.FAIL and all(
+            prompt.verdicts.get(name) is not Verdict.FAIL for prompt in shown
+        )
+        if not shown or failed_elsewhere:  # all prompts together, or one that was added for the check
+            why = plugin.errors.get("plugin", "") or "; ".join(dict.fromkeys(plugin.not_measured.values()))
+            detail = plugin.worst.detail if plugin.worst is not None else ""
+            yield _judged(f"prompts.{name}", "all prompts", plugin.verdict, plugin, why, detail)
 
 
 def _modules(document: ReportDocument) -> Iterator[TestCase]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from accuracy_core.outcome import Verdict
 from accuracy_core.prompts.plugins.consistency_summary import findings, summary
 from accuracy_core.prompts.prepared import PreparedPrompt, PreparedPrompts
+from accuracy_core.prompts.text_report import prompt_report
 from accuracy_core.report import generate_report
 from accuracy_core.report.sections.engine_consistency import EngineConsistencySection, conduct_text
 from accuracy_core.schemas import (
@@ -86,6 +88,25 @@ def test_the_whole_page_names_the_way_and_what_to_do(run_dir):
     assert report["headline"].startswith("numerics fail: batching changes the logits: prompt 0")
     assert "--max-num-seqs 1" in report["conclusion"]["next_step"]
     assert "Engine consistency" in html
+
+
+def test_a_failure_on_an_added_prompt_and_what_was_not_measured_reach_the_machines(run_dir):
+    result = made()
+    failing = result.checks[1]
+    (bad,) = failing.prompts
+    added = failing.model_copy(update={"prompts": [bad.model_copy(update={"index": None})]})
+    result = result.model_copy(update={"checks": [result.checks[0], added, result.checks[2]]})
+    status = run_dir.read(run_dir.prompt_analysis_json, PromptAnalysisStatus)
+    plugins = {"engine_consistency": summary(result)}
+    run_dir.write(run_dir.prompt_analysis_json, status.model_copy(update={"plugins": plugins}))
+    generate_report(run_dir)
+    cases = {case.get("name"): case for case in ElementTree.parse(run_dir.root / "junit.xml").iter("testcase")}
+    (failure,) = cases["all prompts"]
+    assert (failure.tag, failure.get("type")) == ("failure", "numerics")
+    assert "batching changes the logits: curated prompt" in failure.text
+    assert not list(cases["prompt 0"])
+    text = prompt_report(run_dir.read(run_dir.prompt_analysis_json, PromptAnalysisStatus), PreparedPrompts())
+    assert f"not measured: chunked prefill: {ATTACK}" in text
 
 
 @pytest.mark.parametrize(
