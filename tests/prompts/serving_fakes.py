@@ -48,6 +48,12 @@ class ServingEngine(FakeEngine):
     def replay_under(self, requests: Sequence[ReplayRequest], conditions: ReplayConditions) -> list[ReplayResult]:
         name = requests[0].request_id.removeprefix("consistency-").rsplit("-", 1)[0]
         self.passes.append((name, conditions))
+        asked = {"batching": conditions.together, "chunked_prefill": conditions.prefill_chunk,
+                 "prefix_caching": conditions.read_prefixes}  # fmt: skip
+        lacking = [capability for capability, wanted in asked.items() if wanted and not self.able[capability]]
+        if lacking:
+            error = f"not measured: this engine lacks {lacking[0]}: it is switched off"
+            return [ReplayResult(request_id=request.request_id, token_ids=[], error=error) for request in requests]
         if name == self.die_in:
             raise EngineDiedError("the engine is gone", log_tail="last words")
         places = [int(request.request_id.rsplit("-", 1)[1]) for request in requests]

@@ -65,8 +65,7 @@ def check_engine(
     checks = [_repeat(followed, neutral, dtype)]
     for way in ways:
         if not getattr(engine.capabilities, way.capability):
-            reason = f"engine {engine.name} has no capability `{way.capability}`"
-            checks.append(unmeasured(way.kind, reason, lacking=True))
+            checks.append(unmeasured(way.kind, _lack(engine, followed[:1], way, tokens), lacking=True))
             done += 2
             continue
         passes = [run(followed, f"{way.kind.value}-b{number}", way.conditions) for number in (1, 2)]
@@ -89,6 +88,13 @@ def _pass(
     ]
     results = engine.replay_under(requests, conditions)
     return [_answer(result, subject) for result, subject in zip(results, subjects, strict=True)]
+
+
+def _lack(engine: ConditionalEngine, subjects: Sequence[Subject], way: ServingWay, tokens: int) -> str:
+    """Why the engine lacks the capability for `way`: it says so when it is asked."""
+    answers = _pass(engine, subjects, way.kind.value, way.conditions, tokens)
+    told = [answer.problem.removeprefix("not measured: ") for answer in answers]
+    return next(filter(None, told), f"engine {engine.name} has no capability `{way.capability}`")
 
 
 def _answer(result: ReplayResult, subject: Subject) -> Answer:
