@@ -19,6 +19,14 @@ HEARTBEAT_S = 60
 #: who may use the API, `user:password`
 AUTH = "PREFECT_API_AUTH_STRING"
 SERVER_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
+#: secrets of the server: whoever starts both gives them to it alone, not to workers and the runs that they start
+SERVER_ONLY = (
+    "PREFECT_API_DATABASE_CONNECTION_URL",
+    "PREFECT_SERVER_DATABASE_CONNECTION_URL",
+    "PREFECT_API_DATABASE_PASSWORD",
+    "PREFECT_SERVER_DATABASE_PASSWORD",
+    "PREFECT_SERVER_ENCRYPTION_KEY",
+)
 _KEY_FILE = "encryption-key"
 _AUTH_FILE = "auth-string"
 

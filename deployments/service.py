@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from accuracy_core.engines.supervised import SupervisedProcess, start_supervised
@@ -19,13 +19,25 @@ _TAIL_LINES = 15
 
 
 class Service:
-    """`name` for messages, `log` gets what it prints (appended). All of its processes end with this one."""
+    """`name` for messages, `log` gets what it prints (appended). All of its processes end with this one.
 
-    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+    It inherits our environment, `without` some variables, and gets `environment` on top.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        *,
+        without: Collection[str] = (),
+    ) -> None:
         self.name = name
         self.log = log
         self._command = list(command)
-        self._environment = {**os.environ, **environment}
+        inherited = {key: value for key, value in os.environ.items() if key not in without}
+        self._environment = {**inherited, **environment}
         self._process: SupervisedProcess | None = None
         self._starts: deque[float] = deque()
 

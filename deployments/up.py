@@ -107,6 +107,7 @@ class Stack:
             [*_PREFECT, "worker", "start", "--pool", pool, "--type", "process", "--name", worker_name(pool)],
             settings.worker_settings(self.home, self.port, self.auth, self._runs),
             self.home / "logs" / f"worker-{pool}.log",
+            without=settings.SERVER_ONLY,
         )
 
     def _start_worker(self, pool: str) -> None:

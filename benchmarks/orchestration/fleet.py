@@ -17,7 +17,7 @@ import httpx
 
 from accuracy_core.engines import processes
 from accuracy_core.engines.server import free_port
-from deployments.environment import QUERY_S, worker_settings
+from deployments.environment import QUERY_S, SERVER_ONLY, worker_settings
 from deployments.service import Service
 from deployments.up import Stack
 
@@ -203,7 +203,7 @@ class Fleet:
         settings |= own | {"PREFECT_WORKER_QUERY_SECONDS": str(min(self._query_s, QUERY_S))}
         command = [sys.executable, "-m", "prefect", "worker", "start", "--type", "process"]
         command += ["--pool", pool, "--name", worker_name(pool)]
-        service = Service(pool, command, settings, self.folder / "logs" / f"{pool}.log")
+        service = Service(pool, command, settings, self.folder / "logs" / f"{pool}.log", without=SERVER_ONLY)
         self.hosts[pool] = Host(pool, service, locks, own)
         service.start()
 

@@ -12,6 +12,7 @@ from filelock import FileLock
 
 from accuracy_core.engines import processes
 from accuracy_core.errors import InfrastructureError
+from deployments import environment as settings
 from deployments import up
 from deployments.service import Service
 
@@ -61,6 +62,18 @@ def test_a_service_that_ends_again_and_again_is_given_up_with_the_end_of_its_log
     with pytest.raises(InfrastructureError, match="again and again") as caught:
         restart_for_ever()
     assert "the reason" in caught.value.log_tail
+
+
+def test_a_service_is_not_told_the_secrets_of_another(tmp_path, monkeypatch):
+    monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", "postgresql+asyncpg://u:secret@127.0.0.1/prefect")
+    command = ["sh", "-c", "echo $OWN; env"]
+    service = Service("s", command, {"OWN": "its own"}, tmp_path / "log", without=settings.SERVER_ONLY)
+    service.start()
+    while service.code() is None:
+        time.sleep(0.01)
+    service.stop()
+    assert "its own" in (tmp_path / "log").read_text()
+    assert "secret" not in (tmp_path / "log").read_text()
 
 
 def test_the_command_line_knows_the_same_options(tmp_path):
