@@ -65,7 +65,7 @@ def test_a_service_that_ends_again_and_again_is_given_up_with_the_end_of_its_log
 
 
 def test_a_service_is_not_told_the_secrets_of_another(tmp_path, monkeypatch):
-    monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", "postgresql+asyncpg://u:secret@127.0.0.1/prefect")
+    monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", "postgresql+asyncpg://u:pa55@127.0.0.1/prefect")
     command = ["sh", "-c", "echo $OWN; env"]
     service = Service("s", command, {"OWN": "its own"}, tmp_path / "log", without=settings.SERVER_ONLY)
     service.start()
@@ -73,7 +73,7 @@ def test_a_service_is_not_told_the_secrets_of_another(tmp_path, monkeypatch):
         time.sleep(0.01)
     service.stop()
     assert "its own" in (tmp_path / "log").read_text()
-    assert "secret" not in (tmp_path / "log").read_text()
+    assert "pa55" not in (tmp_path / "log").read_text()
 
 
 def test_the_command_line_knows_the_same_options(tmp_path):
