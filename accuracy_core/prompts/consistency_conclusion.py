@@ -10,9 +10,9 @@ from accuracy_core.schemas import PromptAnalysisStatus
 
 
 def consistency_decision(analysis: PromptAnalysisStatus, decided: Any) -> dict[str, Any]:
-    """Fields of the Conclusion `decided` that change: headline and next step, where nothing else is to blame.
+    """Fields of the Conclusion `decided` that change: headline and what to do, where nothing else is to blame.
 
-    A named culprit keeps both: logits that are wrong one request at a time are looked at first.
+    A named culprit keeps its own: logits that are wrong one request at a time are looked at first.
     """
     plugin = analysis.plugins.get(CONSISTENCY)
     if plugin is None or plugin.verdict is not Verdict.FAIL or plugin.worst is None or analysis.culprit is not None:
@@ -22,7 +22,7 @@ def consistency_decision(analysis: PromptAnalysisStatus, decided: Any) -> dict[s
     return {
         "headline": f"{decided.headline}: {what}",
         "notes": [note for note in decided.notes if note != what],
-        "next_step": next(iter(fixes), ""),
+        "fix": next(iter(fixes), ""),
     }
 
 

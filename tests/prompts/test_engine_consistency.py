@@ -103,7 +103,7 @@ def test_a_way_that_changes_logits_is_found_by_its_own_check_and_named(tmp_path,
     decided = conclude(None, result.status, skipped=["evaluate", "task_analysis"])
     assert (decided.verdict, decided.state, decided.exit_code) == (Verdict.FAIL, "AccuracyFailed", 2)
     assert f"{title} changes the logits" in decided.headline
-    assert decided.next_step == finding.fix
+    assert decided.fix == finding.fix
 
 
 @pytest.mark.parametrize("way", WAYS)

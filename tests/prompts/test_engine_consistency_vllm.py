@@ -79,4 +79,4 @@ def test_a_fault_is_found_by_exactly_its_own_check(tmp_path, engine, goldens_dir
     assert [check.kind.value for check in found.failed] == [kind]
     decided = conclude(None, result.status, skipped=["evaluate", "task_analysis"])
     assert decided.headline.startswith(f"numerics fail: {begins}")
-    assert "to confirm" in decided.next_step
+    assert "to confirm" in decided.fix

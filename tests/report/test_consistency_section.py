@@ -86,7 +86,7 @@ def test_the_whole_page_names_the_way_and_what_to_do(run_dir):
     report = json.loads(run_dir.report_json.read_text())
     assert report["section_errors"] == {}
     assert report["headline"].startswith("numerics fail: batching changes the logits: prompt 0")
-    assert "--max-num-seqs 1" in report["conclusion"]["next_step"]
+    assert "--max-num-seqs 1" in report["conclusion"]["fix"]
     assert "Engine consistency" in html
 
 

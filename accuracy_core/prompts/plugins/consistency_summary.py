@@ -37,7 +37,6 @@ def summary(result: ConsistencyResult) -> PluginStatus:
 
     Ways that the engine does not have at all are no gap, since they cannot go wrong there, unless nothing is left.
     """
-    gaps = [check for check in result.unmeasured if result.verdict is None or not check.lacking]
     return PluginStatus(
         plugin=CONSISTENCY,
         outcome=result.outcome,
@@ -45,12 +44,15 @@ def summary(result: ConsistencyResult) -> PluginStatus:
         worst=_worst_hit(result),
         aggregates=_aggregates(result),
         per_prompt=_per_prompt(result),
-        not_measured={way_title(check.kind): check.reason for check in gaps},
+        not_measured={way_title(check.kind): check.reason for check in result.unmeasured if _is_gap(check, result)},
     )
 
 
 def findings(result: ConsistencyResult) -> list[Finding]:
-    """One per check that failed, with what to do, and one per check that was not measured, with the reason."""
+    """One per check that failed, with what to do, and one per way that the engine does not have and nobody misses.
+
+    What was asked for and not measured is in the status.
+    """
     fixes = {way.kind: way.confirm for way in serving_ways(result.prefill_chunk)}
     found = [
         Finding(
@@ -65,12 +67,17 @@ def findings(result: ConsistencyResult) -> list[Finding]:
     return found + [
         Finding(
             check=CONSISTENCY,
-            severity=Severity.INFO if check.lacking else Severity.WARNING,
+            severity=Severity.INFO,
             outcome=Outcome.NOT_MEASURED,
             evidence=f"engine consistency, {way_title(check.kind)} not measured: {check.reason}",
         )
         for check in result.unmeasured
+        if not _is_gap(check, result)
     ]
+
+
+def _is_gap(check: ConsistencyCheck, result: ConsistencyResult) -> bool:
+    return result.verdict is None or not check.lacking
 
 
 def failure_text(check: ConsistencyCheck) -> str:
