@@ -28,7 +28,8 @@ def name_culprit(
     """The culprit of a run: `rows` (from logits alone, None when they passed) made exact by tensors and KV.
 
     The first divergent module of tensor compare is the strongest witness; a cache that is at fault adds head and
-    position, and names the layer where tensors are silent. None when no witness blames anything.
+    position, and names the layer where tensors are silent. One that keeps what was wrong before it is a consequence: it
+    names no place that tensors found right. None when no witness blames anything.
     """
     place, kv = tensor_place(evidence.tensors), kv_found(evidence.kv)
     blamed = kv if kv is not None and kv.result.verdict is not Verdict.PASS else None
@@ -51,7 +52,8 @@ def name_culprit(
         }
     if kv is not None:
         lines += _kv_lines(kv)
-    if blamed is not None and (place is None or at_fault):
+    silent = place is None and facts.get("tensors") != "measured"
+    if blamed is not None and (silent or at_fault):
         where = _with_cache(where, blamed, at_fault=at_fault, known=place is not None)
     lines += [
         f"{PLUGIN_TEXT.get(name, name)}: not measured ({reason})" for name, reason in evidence.not_measured.items()

@@ -58,6 +58,15 @@ def test_a_cache_that_keeps_what_was_wrong_before_is_not_at_fault():
     assert found.culprit.contradictions == []
 
 
+def test_a_consequence_in_the_cache_is_no_place_where_every_module_is_right():
+    result = kv(KvPattern.HEADS, at=13, head=1, position=0).model_copy(update={"cache_fault": False})
+    found, lit = judged({0}, tensors=[tensors(None)], kv=[result])
+    assert {"modules_clean", "kv_consequence"} <= lit
+    culprit = found.culprit
+    assert (culprit.phase, culprit.layer, culprit.head, culprit.position) == (Phase.PREFILL, None, None, None)
+    assert any("layer 13" in line for line in culprit.evidence), "it is told all the same"
+
+
 @pytest.mark.parametrize(
     ("module", "at", "at_fault"),
     [
