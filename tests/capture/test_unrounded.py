@@ -76,7 +76,7 @@ def _judge(sides: tuple[Any, Any], target: Any) -> TensorCompareResult:
     captured = TensorCaptureModel(target).capture(PROMPT, FORCED, stepwise=False)
     fits = comparable(captured, runs[0])
     recorded = [record_local(model, IDS, fits) for model in sides]
-    tensors = PromptTensors(len(PROMPT), captured, *runs, *recorded, available_taps(sides[0]))
+    tensors = PromptTensors(len(PROMPT), captured, runs[0], runs[1], recorded[0], recorded[1], available_taps(sides[0]))
     return judge_prompt(0, tensors, sides[0].config.to_dict(), torch.bfloat16, TensorLimits.of())
 
 
