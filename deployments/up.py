@@ -52,8 +52,12 @@ class Stack:
         """Errors: ConfigurationError, InfrastructureError with the end of the log of whatever did not come up."""
         os.environ.update(settings.client_settings(self.home, self.port, self.auth))
         self.server.start()
-        from deployments.bootstrap import CPU_POOL, connected, ensure_deployments, ensure_pools  # while it comes up
+        # while it comes up: imports take seconds
+        from deployments.bootstrap import CPU_POOL, connected, ensure_deployments, ensure_pools
+        from deployments.declared import declared
 
+        for one in declared(self.device_pools):
+            one.flow()
         self._wait_healthy()
         self.say("server is up")
         with connected() as client:

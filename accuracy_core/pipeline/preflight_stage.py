@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from accuracy_core.evals.readers.read import read_results
 from accuracy_core.pipeline import progress
 from accuracy_core.pipeline.evaluation import results_location
 from accuracy_core.pipeline.mirror import synchronised
@@ -13,7 +12,6 @@ from accuracy_core.pipeline.preflight_findings import keep_findings
 from accuracy_core.pipeline.run import Run
 from accuracy_core.pipeline.stages import recorded
 from accuracy_core.prompts.preflight import PreflightFacts, PreflightReport, checkpoint_facts, run_preflight
-from accuracy_core.prompts.preflight.evaluated import filter_facts, requests_seen
 from accuracy_core.prompts.tokens import load_tokenizer
 
 STAGE = "preflight"
@@ -41,6 +39,9 @@ def check_requests(run: Run) -> PreflightReport:
     """
 
     def examine() -> PreflightReport:
+        from accuracy_core.evals.readers.read import read_results
+        from accuracy_core.prompts.preflight.evaluated import filter_facts, requests_seen
+
         results = read_results(results_location(run))
         tokenizer = load_tokenizer(run.model_path, run.parameters.engine.tokenizer)
         facts = PreflightFacts(
