@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from accuracy_core.prompts.context import PluginContext
-from accuracy_core.prompts.replacing import Case, Experiment, Injections
+from accuracy_core.prompts.replacing import Case, Experiment, Injections, outdoes
 from accuracy_core.prompts.surroundings import LOGITS, comparable_taps, control_tap, layer_of, same_in_every_layer
 from accuracy_core.prompts.triage_tree import load_triage_tree
 from accuracy_core.schemas import Culprit, ReplacementTrial
@@ -20,7 +20,7 @@ def confirm(culprit: Culprit, wrong: Sequence[str], case: Case, ctx: PluginConte
     The culprit's module is confirmed when the rows return to what clean rows show with its output replaced and do not
     with its layer's inputs replaced (where that is possible), with its output replaced in every layer, or with all of
     `wrong` replaced together. Where several modules are replaced, as many comparable ones that are right by themselves
-    must not have the same effect. Where its own replacement is not enough, the next of `wrong` in another layer is
+    must not do nearly the same. Where its own replacement is not enough, the next of `wrong` in another layer is
     tried alone: if that is enough, it becomes the culprit. `confirmed` stays None when no replay could be made, with
     the reason. Raises EngineDiedError when the engine goes.
     """
@@ -118,11 +118,12 @@ def _several(kind: str, module: str, taps: Sequence[str], name: str, bench: Expe
     if control.healed is None:
         return True, [trial, control], f"{text}; comparable modules could not be replaced ({control.reason})"
     said = f"{len(like)} comparable modules ({like[0]} and so on) replaced instead"
-    if control.healed:
-        text += f"; with {said} it vanishes, too ({_figures(control)}): nothing is proven"
-    else:
-        text += f"; with {said} it stays ({_figures(control)})"
-    return not control.healed, [trial, control], text
+    if not control.healed:
+        return True, [trial, control], f"{text}; with {said} it stays ({_figures(control)})"
+    proven = outdoes(trial, control, bench.tree)
+    judged = "much more is left" if proven else "nothing is proven"
+    text += f"; with {said} it vanishes, too ({_figures(control)}): {judged}"
+    return proven, [trial, control], text
 
 
 def _inputs_text(module: str, trial: ReplacementTrial) -> str:

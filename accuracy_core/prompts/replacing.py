@@ -133,6 +133,18 @@ def returned(trial: ReplacementTrial, tree: TriageTree) -> bool | None:
     return trial.l2_before**2 - max(trial.l2_after, 1.0) ** 2 >= share * (trial.l2_before**2 - 1.0)
 
 
+def outdoes(trial: ReplacementTrial, control: ReplacementTrial, tree: TriageTree) -> bool:
+    """Did `trial` take clearly more of the error away than `control`, where both brought the rows back?
+
+    A weak fault vanishes in part wherever many reference tensors are put in. Rows that were not off as a whole, but for
+    single guards, cannot tell.
+    """
+    if trial.l2_before <= tree.bounds["healed_ratio"]:
+        return False
+    left, beside = (max(one.l2_after, 1.0) ** 2 - 1.0 for one in (trial, control))
+    return left < beside and left <= tree.bounds["comparable_share"] * beside
+
+
 def size(rows: Sequence[RowMetrics]) -> float:
     """Geometric mean of the rows' L2 ratio, as the pooled guard takes it; infinite for rows that are not finite.
 

@@ -18,8 +18,8 @@ class ReplacementTrial(Part):
     is given is replaced, so the error must stay; where it vanishes too, the fault lies further up. `every_layer`: the
     same module's output is replaced in every layer, since one and the same code runs in all of them. `together`: all
     modules that are wrong by themselves, `module` being the first. `comparable`: where one of these two healed, as many
-    other modules, right by themselves and in front of those; the error must stay, or it did not matter where reference
-    tensors were put in.
+    other modules, right by themselves and in front of those; far more of the error must be left, or it did not matter
+    where reference tensors were put in.
     `l2_*`: L2 error over the dtype's noise, geometric mean over the rows (1: as the reference in that dtype); for a
     float32 target, which has no such noise, the L2 error itself, root mean square over the rows.
     """

@@ -16,8 +16,17 @@ from accuracy_core.outcome import Outcome, Verdict
 from accuracy_core.prompts import PLUGIN_REGISTRY, conclude, run_prompt_analysis
 from accuracy_core.prompts import injections as injections_module
 from accuracy_core.prompts.escalation import worst_prompts
+from accuracy_core.prompts.replacing import outdoes
 from accuracy_core.prompts.triage_tree import load_triage_tree
-from accuracy_core.schemas import KvPattern, Phase, PromptAnalysisStatus, PromptResult, Replacement, RunDir
+from accuracy_core.schemas import (
+    KvPattern,
+    Phase,
+    PromptAnalysisStatus,
+    PromptResult,
+    Replacement,
+    ReplacementTrial,
+    RunDir,
+)
 
 PROMPTS = ["ab", "cde", "f", "gh"]
 BLAMED = "model.layers.1.self_attn.attn"
@@ -217,6 +226,17 @@ def test_an_error_that_vanishes_wherever_reference_tensors_are_put_in_confirms_n
     assert (culprit.module, culprit.confirmed) == (first, False)
     assert "it vanishes, too" in culprit.confirmation
     assert "nothing is proven" in culprit.confirmation
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "control", "proven"),
+    [(1.94, 1.06, 1.16, True), (1.94, 1.06, 1.07, False), (1.94, 0.9, 0.95, False), (0.95, 1.0, 1.3, False)],
+)
+def test_of_two_replacements_that_heal_the_suspects_must_leave_clearly_less(before, after, control, proven):
+    made = {"module": BLAMED, "prompt": 0, "l2_before": before, "healed": True}
+    trial = ReplacementTrial(kind="together", l2_after=after, **made)
+    other = ReplacementTrial(kind="comparable", l2_after=control, **made)
+    assert outdoes(trial, other, load_triage_tree()) is proven
 
 
 def test_a_comparable_module_that_cannot_be_replaced_is_passed_over(setting):
