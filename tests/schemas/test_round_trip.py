@@ -18,6 +18,10 @@ from accuracy_core.schemas import (
     CallSnapshot,
     CaptureSpec,
     ComparisonSummary,
+    ConsistencyCheck,
+    ConsistencyKind,
+    ConsistencyResult,
+    ConsistencyRows,
     Culprit,
     DeviatedPrompt,
     DeviatedPrompts,
@@ -88,6 +92,13 @@ DOCUMENTS: list[Schema] = [
         first_bad=KvPlace(layer=0, which="value"), position_ratio={"key": [[NAN, 1.0]]},
     ),
     ComparisonSummary(max_l2_ratio=3, target="cpu", modules=[MODULE], first_divergent=DIVERGENT, prompts={"0": None}),
+    ConsistencyResult(
+        target="vllm", dtype="bfloat16", output_length=2, prefill_chunk=24, added=["long"],
+        checks=[ConsistencyCheck(
+            kind=ConsistencyKind.BATCHING, verdict=Verdict.FAIL, pooled=NAN, limits={"row": 12.0}, left_out={"p": "short"},
+            prompts=[ConsistencyRows(tokens=2, bit_equal=False, row=INF, verdict=Verdict.FAIL, reasons=["not finite"])],
+        )],
+    ),
     ModuleValidationResult(
         target="vllm", dtype="bfloat16", seeds=1, prefill=2, decode=3,
         checks=[ModuleCheck(kind="mlp", layer=1, phase="decode", verdict=Verdict.FAIL, bc=NAN, sigma_ratio=INF)],
