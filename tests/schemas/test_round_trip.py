@@ -95,7 +95,8 @@ DOCUMENTS: list[Schema] = [
     ConsistencyResult(
         target="vllm", dtype="bfloat16", output_length=2, prefill_chunk=24, added=["long"],
         checks=[ConsistencyCheck(
-            kind=ConsistencyKind.BATCHING, verdict=Verdict.FAIL, pooled=NAN, limits={"row": 12.0}, left_out={"p": "short"},
+            kind=ConsistencyKind.BATCHING, verdict=Verdict.FAIL, pooled=NAN, limits={"row": 12.0},
+            left_out={"p": "short"},
             prompts=[ConsistencyRows(tokens=2, bit_equal=False, row=INF, verdict=Verdict.FAIL, reasons=["not finite"])],
         )],
     ),
