@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,14 @@ def test_orchestrating_loads_nothing_heavy():
     loaded = set(done.stdout.split())
     assert not (HEAVY - {"prefect"}) & loaded
     assert {"prefect", "flows", "tasks"} <= loaded
+
+
+@pytest.mark.parametrize("package", ["accuracy_core", "accuracy_core.goldens", "accuracy_core.calibration"])
+def test_names_that_load_when_used_are_listed(package):
+    """A shell completes what `dir` lists, `from package import *` takes what `__all__` lists."""
+    module = importlib.import_module(package)
+    assert set(module.__all__) <= set(dir(module))
+    assert all(getattr(module, name) is not None for name in module.__all__)
 
 
 @pytest.mark.parametrize("name", accuracy_core.__all__)
