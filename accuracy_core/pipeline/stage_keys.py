@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from pathlib import Path
@@ -24,6 +25,8 @@ _VERSION = 1
 _EVALUATION_WITHOUT = {"results", "reference_results", "request_timeout_s", "include_path"}
 #: parameters of the prompt analysis that enter by their content instead
 _PROMPTS_WITHOUT = {"prompts", "max_prompts", "tolerances"}
+#: a folder with one of these, named by an engine argument, is read by the engine: a draft model, an adapter, defaults
+_READ_FOLDERS = ("config.json", "adapter_config.json", "generation_config.json")
 
 
 def preflight_key(run: Run) -> str:
@@ -113,7 +116,29 @@ class _TokenizerWhenNeeded:
 def _key(stage: str, run: Run, **inputs: Any) -> str:
     tokenizer = _folder_digests(run.tokenizer) if run.tokenizer != run.model_path else {}
     own = {"stage": stage, "version": _VERSION, "target": run.target_identity, "code": code_identity()}
-    return fingerprint({**own, "tokenizer": tokenizer, **inputs})
+    named = _named_digests(run.parameters.engine.engine_args)
+    return fingerprint({**own, "tokenizer": tokenizer, "named": named, **inputs})
+
+
+def _named_digests(value: Any) -> dict[str, Any]:
+    """Path -> digests, for files and folders that engine arguments name: a chat template at a path may be edited.
+
+    `value`: the arguments, or any part of them.
+    """
+    if isinstance(value, str):
+        return {value: found} if value and (found := _content(Path(value).expanduser())) else {}
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return {path: found for part in parts for path, found in _named_digests(part).items()}
+
+
+def _content(path: Path) -> str | dict[str, str]:
+    """Digests of a file, or of a folder that an engine reads; nothing for any other: it may hold all the models."""
+    with contextlib.suppress(OSError, ValueError):  # text that is no path, or one too long to be one
+        if path.is_file():
+            return _digest(path)
+        if any((path / name).is_file() for name in _READ_FOLDERS):
+            return _folder_digests(str(path))
+    return {}
 
 
 def _folder_digests(folder: str | None) -> dict[str, str]:

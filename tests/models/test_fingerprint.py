@@ -57,6 +57,15 @@ def test_chat_template_counts(checkpoint: Path) -> None:
     assert model_fingerprint(checkpoint) != before
 
 
+@pytest.mark.parametrize(
+    "name", ["hf_quant_config.json", "quantize_config.json", "quant_config.json", "ice_text.model"]
+)
+def test_what_some_engines_and_tokenizers_read_besides_counts(checkpoint: Path, name: str) -> None:
+    before = model_fingerprint(checkpoint)
+    (checkpoint / name).write_text("{}")
+    assert model_fingerprint(checkpoint) != before
+
+
 def test_in_place_change_with_mtime_set_back_is_seen(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(digests, "_SETTLING_TIME_S", 0.0)
     weights = checkpoint / "model.safetensors"

@@ -85,6 +85,28 @@ def test_a_preflight_is_known_by_its_target_and_by_what_it_is_asked(tmp_path):
         assert key(**other) != before
 
 
+@pytest.mark.parametrize("key", [stage_keys.preflight_key, stage_keys.evaluation_key])
+@pytest.mark.parametrize(
+    ("argument", "file"),
+    [
+        ("chat_template", "t.jinja"),
+        ("generation_config", "g/generation_config.json"),
+        ("speculative_config", "g/config.json"),
+    ],
+)
+def test_files_that_engine_arguments_name_count_by_content(tmp_path, key, argument, file):
+    named = tmp_path / file
+    named.parent.mkdir(exist_ok=True)
+    named.write_text("a")
+    given = str(named if named.suffix == ".jinja" else named.parent)
+    value = {"model": given} if argument == "speculative_config" else given
+    run = run_of(tmp_path, engine={"engine_args": {argument: value}})
+    before = key(run)
+    assert key(run) == before
+    named.write_text("b")
+    assert key(run) != before
+
+
 def test_a_preflight_of_requests_is_known_by_the_bytes_of_the_results(tmp_path):
     written = write_run(tmp_path / "results", {"t": [sample(0, 1.0)]})
     run = run_of(tmp_path, evaluation=EvalParameters(results=str(written)))
