@@ -50,7 +50,7 @@ def spec_arguments(spec: EngineSpec, model: str, config: Mapping[str, Any] | Non
                 fix="leave enforce_eager out of engine_args, or run without the fault",
             )
         arguments["enforce_eager"] = True
-    arguments |= {name.replace("-", "_"): value for name, value in spec.engine_args.items()}
+    arguments |= spec.engine_args
     arguments["worker_extension_cls"] = EXTENSION
     return arguments
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import Field, JsonValue, ValidationError, model_validator
+from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
 
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.schemas.base import Schema, fingerprint
@@ -22,7 +22,7 @@ class Platform(StrEnum):
 #: documented short names in a `server_config` dict -> field of EngineSpec
 _ALIASES = {"tp_degree": "tensor_parallel_size", "tp_size": "tensor_parallel_size", "model_path": "model"}
 #: engine arguments that are fields here; they may not be given a second time through `engine_args`
-_OWN_ARGUMENTS = (
+OWN_ARGUMENTS = (
     "model", "dtype", "tensor_parallel_size", "max_model_len", "max_num_seqs", "kv_cache_dtype", "quantization",
     "hf_overrides", "additional_config", "trust_remote_code", "seed",
 )  # fmt: skip
@@ -53,9 +53,18 @@ class EngineSpec(Schema):
     engine_args: dict[str, JsonValue] = Field(default_factory=dict, description="any further vLLM engine argument")
     fault: FaultSpec | None = Field(None, description="fault injected on purpose, to prove that it is found")
 
+    @field_validator("engine_args")
+    @classmethod
+    def _named_as_in_python(cls, given: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        """`block-size`, as vLLM's own command line writes it, is `block_size` to whoever looks for it here."""
+        named = {name.replace("-", "_"): value for name, value in given.items()}
+        if len(named) < len(given):
+            raise ValueError("engine_args names an argument twice, with dashes and with underscores")
+        return named
+
     @model_validator(mode="after")
     def _no_argument_twice(self) -> EngineSpec:
-        twice = sorted(set(self.engine_args) & set(_OWN_ARGUMENTS))
+        twice = sorted(set(self.engine_args) & set(OWN_ARGUMENTS))
         if twice:
             raise ValueError(f"engine_args repeats {', '.join(twice)}: set the field of that name instead")
         return self

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from flows.cli.exits import exiting_on_errors
-from flows.cli.options import build_parameters, load_config, merge, parse_pairs
+from flows.cli.options import build_parameters, load_config, merge, with_engine_arguments
 from flows.cli.run import execute, given
 
 Many = list[str]
@@ -45,10 +45,12 @@ def modules(
     console = Console(stderr=False)
     with exiting_on_errors(console):
         asked: dict[str, Any] = {
-            "engine": given(
-                model=model, engine=engine, platform=platform, dtype=dtype, tensor_parallel_size=tp,
-                python=engine_python, engine_args=parse_pairs(engine_arg or [], "--engine-arg"),
-                fault={"name": fault} if fault else None,
+            "engine": with_engine_arguments(
+                given(
+                    model=model, engine=engine, platform=platform, dtype=dtype, tensor_parallel_size=tp,
+                    python=engine_python, fault={"name": fault} if fault else None,
+                ),
+                engine_arg or [],
             ),
             "module_validation": given(
                 kinds=kinds, layers=layers, n_inputs=inputs, prefill=prefill, decode=decode, seed=seed, weights=weights,

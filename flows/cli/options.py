@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from accuracy_core.errors import ConfigurationError
 from accuracy_core.schemas import RunParameters
+from accuracy_core.schemas.engine_spec import OWN_ARGUMENTS
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -32,6 +33,20 @@ def parse_pairs(pairs: list[str], option: str) -> dict[str, Any]:
         except json.JSONDecodeError:
             result[key] = text
     return result
+
+
+def with_engine_arguments(options: dict[str, Any], words: list[str]) -> dict[str, Any]:
+    """`options` of the engine with the words of `--engine-arg`: common arguments are fields of EngineSpec, others not.
+
+    Raises ConfigurationError for a word that is no KEY=VALUE, and for an argument that has been given already.
+    """
+    found: dict[str, Any] = {"engine_args": {}}
+    for name, value in parse_pairs(words, "--engine-arg").items():
+        field = name.replace("-", "_")
+        if field in {**options, **found, **found["engine_args"]}:
+            raise ConfigurationError(f"{name} is given twice", fix="leave out its own option, or --engine-arg")
+        (found if field in OWN_ARGUMENTS else found["engine_args"])[field] = value
+    return {**options, **{key: value for key, value in found.items() if value != {}}}
 
 
 def load_config(path: Path | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from accuracy_core.errors import AssayError
 from accuracy_core.outcome import ExitCode, exit_code
 from accuracy_core.schemas import RunParameters
 from flows.cli.exits import exiting_on_errors
-from flows.cli.options import build_parameters, load_config, merge, parse_pairs
+from flows.cli.options import build_parameters, load_config, merge, parse_pairs, with_engine_arguments
 
 Many = list[str]
 
@@ -90,11 +90,13 @@ def run(
         values = merge(
             values,
             {
-                "engine": given(
-                    model=model, tokenizer=tokenizer, engine=engine, platform=platform, dtype=dtype,
-                    tensor_parallel_size=tp, max_model_len=max_model_len, python=engine_python,
-                    engine_args=parse_pairs(engine_arg or [], "--engine-arg"),
-                    fault={"name": fault} if fault else None,
+                "engine": with_engine_arguments(
+                    given(
+                        model=model, tokenizer=tokenizer, engine=engine, platform=platform, dtype=dtype,
+                        tensor_parallel_size=tp, max_model_len=max_model_len, python=engine_python,
+                        fault={"name": fault} if fault else None,
+                    ),
+                    engine_arg or [],
                 ),
                 "preflight": given(accept=accept),
                 "evaluation": given(

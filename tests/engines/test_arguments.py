@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from accuracy_core.engines.arguments import flags, kv_cache_bytes, offline_arguments, server_flags, spec_arguments
 from accuracy_core.errors import ConfigurationError
@@ -113,3 +114,13 @@ def test_kv_cache_bytes_by_hand() -> None:
 )
 def test_a_cache_size_that_was_chosen_is_kept(settings: dict[str, Any]) -> None:
     assert "kv_cache_memory_bytes" not in spec_arguments(EngineSpec(model="m", **settings), "m", TINY)
+
+
+def test_arguments_may_be_written_as_on_the_command_line():
+    """With dashes they were not seen by whoever looks for one: a fault without eager mode, a field given twice."""
+    spec = EngineSpec(model="embedded", engine_args={"block-size": 64, "enforce-eager": False})
+    assert spec.engine_args == {"block_size": 64, "enforce_eager": False}
+    with pytest.raises(ValidationError, match="repeats tensor_parallel_size"):
+        EngineSpec(model="embedded", engine_args={"tensor-parallel-size": 2})
+    with pytest.raises(ValidationError, match="twice"):
+        EngineSpec(model="embedded", engine_args={"block-size": 64, "block_size": 32})

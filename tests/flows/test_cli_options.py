@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from accuracy_core.errors import ConfigurationError
-from flows.cli.options import build_parameters, load_config, merge, parse_pairs
+from flows.cli.options import build_parameters, load_config, merge, parse_pairs, with_engine_arguments
 
 
 def test_pairs_split_at_the_last_equals_sign_and_read_json():
@@ -62,3 +62,17 @@ def test_refresh_names_stages_of_the_run():
         build_parameters({"refresh": ["evaluate"], "stages": ["report"]})
     with pytest.raises(ConfigurationError, match="refresh"):
         build_parameters({"refresh": ["evaluat"]})
+
+
+def test_an_engine_argument_that_is_a_field_becomes_one():
+    words = ["max_num_seqs=1", "kv-cache-dtype=fp8", "block-size=64"]
+    engine = with_engine_arguments({"model": "embedded", "dtype": "float32"}, words)
+    spec = build_parameters({"engine": engine}).engine
+    assert (spec.dtype, spec.max_num_seqs, spec.kv_cache_dtype) == ("float32", 1, "fp8")
+    assert spec.engine_args == {"block_size": 64}
+
+
+@pytest.mark.parametrize("word", ["dtype=float32", "max-model-len=64"])
+def test_an_engine_argument_beside_its_own_option_is_refused(word):
+    with pytest.raises(ConfigurationError, match="given twice"):
+        with_engine_arguments({"dtype": "bfloat16", "max_model_len": 128}, [word])

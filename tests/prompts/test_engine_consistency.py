@@ -270,7 +270,7 @@ def test_the_engine_has_a_prefix_cache_unless_the_spec_says_otherwise():
     assert arguments() == {"enable_prefix_caching": True, "block_size": 32}
     assert arguments(Platform.CUDA) == {"enable_prefix_caching": True}
     assert arguments(**{"block-size": 64, "enable_prefix_caching": False}) == {
-        "block-size": 64, "enable_prefix_caching": False,
+        "block_size": 64, "enable_prefix_caching": False,
     }  # fmt: skip
 
 

@@ -124,15 +124,13 @@ def _opened(ctx: PluginContext) -> Iterator[TargetEngine]:
 
 def with_prefix_cache(spec: EngineSpec) -> EngineSpec:
     """`spec` with prefix caching, in short blocks on the CPU, where it does not say otherwise itself."""
-    given = {name.replace("-", "_") for name in spec.engine_args}
     wanted: dict[str, Any] = {"enable_prefix_caching": True}
     if spec.platform is Platform.CPU:
         wanted["block_size"] = _CPU_BLOCK
-    own = {name: value for name, value in wanted.items() if name not in given}
-    return spec.model_copy(update={"engine_args": {**spec.engine_args, **own}})
+    return spec.model_copy(update={"engine_args": {**wanted, **spec.engine_args}})
 
 
 def _block_size(spec: EngineSpec) -> int:
     """Tokens per block of the prefix cache; where the platform chooses it, as many as are usual at most."""
-    given = {name.replace("-", "_"): value for name, value in spec.engine_args.items()}.get("block_size")
+    given = spec.engine_args.get("block_size")
     return given if isinstance(given, int) else _CPU_BLOCK
