@@ -117,3 +117,14 @@ def test_a_failure_on_an_added_prompt_and_what_was_not_measured_reach_the_machin
 def test_how_a_request_was_run_in_words(kind, text):
     conduct = ReplayConduct(cached_tokens=32, prefill_chunks=[24, 9], largest_batch=2)
     assert conduct_text(ConsistencyKind(kind), conduct) == text
+
+
+def test_rows_that_are_too_far_off_only_together_are_laid_on_no_prompt():
+    reason = "all rows together differ by 2.25 times the dtype noise, limit 1.75 (1.3 times over)"
+    check = ConsistencyCheck(
+        kind=ConsistencyKind.BATCHING, verdict=Verdict.FAIL, pooled=2.25, limits=LIMITS, reason=reason,
+        prompts=[rows(bit_equal=False, pooled=1.9, row=3.5, worst_token=3)],
+    )  # fmt: skip
+    status = summary(made().model_copy(update={"checks": [check]}))
+    assert status.worst.detail == f"batching changes the logits: no prompt by itself: {reason}"
+    assert (status.worst.prompt, status.worst.token, status.worst.value, status.worst.limit) == (-1, -1, 2.25, 1.75)

@@ -91,7 +91,9 @@ def failure_text(check: ConsistencyCheck) -> str:
 
 
 def place_text(rows: ConsistencyRows) -> str:
-    """`prompt 3 (code), token 5 (decode)`."""
+    """`prompt 3 (code), token 5 (decode)`; that there is none when even the worst prompt does not fail by itself."""
+    if rows.verdict is not Verdict.FAIL:
+        return "no prompt by itself"
     name = f"curated prompt {rows.label}" if rows.index is None else f"prompt {rows.index}"
     label = f" ({rows.label})" if rows.label and rows.index is not None else ""
     token = "" if rows.first_bad_token is None else f", token {rows.first_bad_token} ({_PHASES[rows.phase]})"
@@ -104,21 +106,30 @@ def _worst_hit(result: ConsistencyResult) -> GuardHit | None:
     check = max(result.failed, key=lambda one: _over(one))
     rows = check.worst
     assert rows is not None
+    value, limit = _counted(check)
+    placed = rows.verdict is Verdict.FAIL
     return GuardHit(
         guard=check.kind.value,
-        prompt=-1 if rows.index is None else rows.index,
-        token=-1 if rows.first_bad_token is None else rows.first_bad_token,
-        value=rows.row,
-        limit=check.limits.get("row", 0.0),
+        prompt=rows.index if placed and rows.index is not None else -1,
+        token=rows.first_bad_token if placed and rows.first_bad_token is not None else -1,
+        value=value,
+        limit=limit,
         detail=failure_text(check),
     )
 
 
-def _over(check: ConsistencyCheck) -> float:
-    """How many times the limit of a row the worst row is; repeating has none, any difference is too much."""
+def _counted(check: ConsistencyCheck) -> tuple[float, float]:
+    """What a failed check is known by, and its limit: the worst row, or all rows where no prompt fails by itself."""
     rows = check.worst
-    limit = check.limits.get("row", 0.0)
-    return math.inf if rows is None or not limit or math.isnan(rows.row) else rows.row / limit
+    if rows is not None and rows.verdict is not Verdict.FAIL:
+        return check.pooled, check.limits.get("pooled", 0.0)
+    return math.nan if rows is None else rows.row, check.limits.get("row", 0.0)
+
+
+def _over(check: ConsistencyCheck) -> float:
+    """How many times over its limit a check is; repeating has none, any difference is too much."""
+    value, limit = _counted(check)
+    return math.inf if not limit or math.isnan(value) else value / limit
 
 
 def _aggregates(result: ConsistencyResult) -> dict[str, float]:
