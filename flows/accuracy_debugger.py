@@ -16,10 +16,18 @@ from accuracy_core.errors import AssayError, InfrastructureError, NotMeasuredErr
 from accuracy_core.pipeline.claim import claimed
 from accuracy_core.pipeline.earlier import earlier_analysis, earlier_modules, earlier_task_status
 from accuracy_core.pipeline.handover import take_failure
+from accuracy_core.pipeline.mirror import synchronised
 from accuracy_core.pipeline.preflight_findings import earlier_preflight
 from accuracy_core.pipeline.run import Run, record, resolve_run, with_output_dir
 from accuracy_core.prompts.conclusion import Conclusion, conclude
-from accuracy_core.schemas import ModuleValidationResult, PromptAnalysisStatus, RunDir, RunParameters, TaskStatus
+from accuracy_core.schemas import (
+    ModuleValidationResult,
+    PromptAnalysisStatus,
+    RunDir,
+    RunParameters,
+    StageRecord,
+    TaskStatus,
+)
 from flows.current_run import under_worker
 from flows.device_eval import device_eval
 from flows.device_modules import device_modules
@@ -160,7 +168,16 @@ def _on_device(run: Run, stage: Any, placement: Placement) -> None:
         if left is not None and left(run) is not None:
             return  # it did run, and says itself what it could not measure
         raise NotMeasuredError(end.message)
+    if end.name == "ConfigurationFailed" and stage.name == device_prompt.name and _is_done(run, "prompt_analysis"):
+        return  # of a plugin that was refused; the others were heard
     raise _broken(stage.name, end)
+
+
+def _is_done(run: Run, stage: str) -> bool:
+    """Whether this run's `stage` came to its end: its record of an earlier run was taken away when this one began."""
+    with synchronised(run.parameters.output_dir):
+        path = run.run_dir.stages / f"{stage}.json"
+    return path.exists() and run.run_dir.read(path, StageRecord).status == "done"
 
 
 def _broken(stage: str, end: StageEnd) -> InfrastructureError:
