@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from accuracy_core.outcome import Outcome, Verdict
-from accuracy_core.prompts.consistency_conclusion import consistency_gaps
+from accuracy_core.prompts.consistency_conclusion import consistency_gaps, is_consistency_alone
 from accuracy_core.prompts.triage import phase_text
 from accuracy_core.schemas import Culprit, Phase, PromptAnalysisStatus, TaskStatus
 
@@ -51,6 +51,8 @@ def gaps(task: TaskStatus | None, analysis: PromptAnalysisStatus | None, skipped
             if plugin.verdict is None and not plugin.errors and not plugin.not_measured
         ]
         found += consistency_gaps(analysis)
+        if is_consistency_alone(analysis):
+            found.append(f"{_NUMERICS} against a reference (plugin logit_validation left out)")
     return found
 
 
@@ -135,7 +137,8 @@ def pass_headline(task: TaskStatus | None, analysis: PromptAnalysisStatus | None
     found = ["score met"] if task is not None and task.passed else []
     if analysis is not None and analysis.verdict is Verdict.PASS:
         what = "curated prompts" if analysis.curated else "analysed prompts"
-        found.append(f"numerics pass on all {analysis.n_prompts} {what}")
+        passed = "the engine agrees with itself" if is_consistency_alone(analysis) else "numerics pass"
+        found.append(f"{passed} on all {analysis.n_prompts} {what}")
     return ", ".join(found)
 
 

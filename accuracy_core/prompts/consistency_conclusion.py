@@ -33,3 +33,8 @@ def consistency_gaps(analysis: PromptAnalysisStatus) -> list[str]:
     for name, reason in (plugin.not_measured if plugin is not None else {}).items():
         by_reason.setdefault(reason, []).append(name)
     return [f"consistency under {', '.join(names)} ({reason})" for reason, names in by_reason.items()]
+
+
+def is_consistency_alone(analysis: PromptAnalysisStatus) -> bool:
+    """Whether the engine was held against itself and against nothing else: one that is always wrong agrees, too."""
+    return {name for name, plugin in analysis.plugins.items() if plugin.verdict is not None} == {CONSISTENCY}

@@ -234,6 +234,16 @@ def test_a_plugin_that_measured_nothing_is_never_green():
     assert done.headline == "score met, numerics pass on all 3 analysed prompts; not measured: kv cache"
 
 
+def test_an_engine_that_agrees_with_itself_alone_is_never_green():
+    plugin = PluginStatus(plugin="engine_consistency", outcome=Outcome.NUMERICS, verdict=PASS)
+    done = conclude(task(), analysis(plugins={"engine_consistency": plugin}))
+    check(done, Outcome.NOT_MEASURED, None, Banner.GREY, "Completed", 0)
+    assert done.headline == (
+        "score met, the engine agrees with itself on all 3 analysed prompts; not measured: the numerics of the logits "
+        "against a reference (plugin logit_validation left out)"
+    )
+
+
 def test_scores_that_could_not_be_judged_are_never_green():
     done = conclude(task(None, warnings=["too few samples"]), analysis())
     check(done, Outcome.NOT_MEASURED, None, Banner.GREY, "Completed", 0)
