@@ -13,7 +13,7 @@ from accuracy_core.prompts.plugins.consistency_summary import findings, summary
 from accuracy_core.prompts.prepared import PreparedPrompt, PreparedPrompts
 from accuracy_core.prompts.text_report import prompt_report
 from accuracy_core.report import generate_report
-from accuracy_core.report.sections.engine_consistency import EngineConsistencySection, conduct_text
+from accuracy_core.report.sections.engine_consistency import EngineConsistencySection, conduct_text, extent
 from accuracy_core.schemas import (
     ConsistencyCheck,
     ConsistencyKind,
@@ -125,6 +125,7 @@ def test_rows_that_are_too_far_off_only_together_are_laid_on_no_prompt():
         kind=ConsistencyKind.BATCHING, verdict=Verdict.FAIL, pooled=2.25, limits=LIMITS, reason=reason,
         prompts=[rows(bit_equal=False, pooled=1.9, row=3.5, worst_token=3)],
     )  # fmt: skip
+    assert extent(check) == "1, none bit-equal"
     status = summary(made().model_copy(update={"checks": [check]}))
     assert status.worst.detail == f"batching changes the logits: no prompt by itself: {reason}"
     assert (status.worst.prompt, status.worst.token, status.worst.value, status.worst.limit) == (-1, -1, 2.25, 1.75)

@@ -72,7 +72,8 @@ def extent(check: ConsistencyCheck) -> str:
     failed = sum(rows.verdict is Verdict.FAIL for rows in check.prompts)
     equal = sum(rows.bit_equal for rows in check.prompts)
     total = len(check.prompts)
-    return f"{failed} of {total} fail" if failed else f"{total}, {equal if equal < total else 'all'} bit-equal"
+    words = {0: "none", total: "all"}
+    return f"{failed} of {total} fail" if failed else f"{total}, {words.get(equal, equal)} bit-equal"
 
 
 def conduct_text(kind: ConsistencyKind, conduct: ReplayConduct | None) -> str:
