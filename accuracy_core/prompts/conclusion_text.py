@@ -51,7 +51,7 @@ def gaps(task: TaskStatus | None, analysis: PromptAnalysisStatus | None, skipped
             if plugin.verdict is None and not plugin.errors and not plugin.not_measured
         ]
         found += consistency_gaps(analysis)
-        if is_consistency_alone(analysis):
+        if is_consistency_alone(analysis) and not errors(analysis):
             found.append(f"{_NUMERICS} against a reference (plugin logit_validation left out)")
     return found
 

@@ -18,12 +18,13 @@ def consistency_decision(analysis: PromptAnalysisStatus, decided: Any) -> dict[s
     if plugin is None or plugin.verdict is not Verdict.FAIL or plugin.worst is None or analysis.culprit is not None:
         return {}
     what = plugin.worst.detail
+    notes = [note for note in decided.notes if note != what]
+    others = [name for name, one in analysis.plugins.items() if one.verdict is Verdict.FAIL and name != CONSISTENCY]
+    if others:  # serving another way would not help them
+        wrong = ", ".join(name.replace("_", " ") for name in others)
+        return {"headline": f"{decided.headline}: {wrong}, one request at a time; {what}", "notes": notes}
     fixes = [finding.fix for finding in analysis.findings if finding.evidence == what]
-    return {
-        "headline": f"{decided.headline}: {what}",
-        "notes": [note for note in decided.notes if note != what],
-        "fix": next(iter(fixes), ""),
-    }
+    return {"headline": f"{decided.headline}: {what}", "notes": notes, "fix": next(iter(fixes), "")}
 
 
 def consistency_gaps(analysis: PromptAnalysisStatus) -> list[str]:

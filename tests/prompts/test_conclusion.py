@@ -13,6 +13,7 @@ from accuracy_core.prompts.conclusion import NO_CULPRIT, Conclusion, conclude, c
 from accuracy_core.schemas import (
     Culprit,
     Finding,
+    GuardHit,
     PairedTest,
     Phase,
     PluginStatus,
@@ -242,6 +243,22 @@ def test_an_engine_that_agrees_with_itself_alone_is_never_green():
         "score met, the engine agrees with itself on all 3 analysed prompts; not measured: the numerics of the logits "
         "against a reference (plugin logit_validation left out)"
     )
+
+
+def test_logits_that_fail_one_request_at_a_time_are_not_laid_on_the_batch():
+    hit = GuardHit(guard="batching", prompt=2, token=5, value=30, limit=12, detail="batching changes the logits")
+    plugin = PluginStatus(plugin="engine_consistency", outcome=Outcome.NUMERICS, verdict=FAIL, worst=hit)
+    fix = Finding(check="engine_consistency", severity=Severity.ERROR, evidence=hit.detail, fix="serve singly")
+
+    def concluded(logits: Verdict) -> Conclusion:
+        logit = PluginStatus(plugin="logit_validation", outcome=Outcome.NUMERICS, verdict=logits)
+        plugins = {"logit_validation": logit, "engine_consistency": plugin}
+        return conclude(task(), analysis(FAIL, plugins=plugins, culprit=None, findings=[fix]))
+
+    alone, both = concluded(PASS), concluded(FAIL)
+    assert (alone.headline, alone.fix) == ("numerics fail: batching changes the logits", "serve singly")
+    assert both.headline == "numerics fail: logit validation, one request at a time; batching changes the logits"
+    assert both.fix == ""
 
 
 def test_scores_that_could_not_be_judged_are_never_green():
