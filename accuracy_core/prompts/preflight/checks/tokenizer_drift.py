@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from accuracy_core.prompts.preflight.facts import PreflightFacts
 from accuracy_core.prompts.preflight.registry import preflight_check, unmeasured, wrong
@@ -18,6 +19,7 @@ PROBES = (
     "<s> </s> <|endoftext|> [INST] <|im_start|>",
 )
 _SHOWN = 6
+_FIX = "take the tokenizer of the checkpoint's own revision (leave --tokenizer out)"
 
 
 @preflight_check("tokenizer", "tokenizer", "do the engine's tokenizer and the checkpoint's agree?")
@@ -39,8 +41,22 @@ def check_tokenizer(facts: PreflightFacts) -> Iterator[Finding]:
             f"the engine's tokenizer and the checkpoint's differ on {len(differing)} of {len(texts)} texts: "
             f"{text[:40]!r} is {_ids(facts.target_tokenizer, text)[:_SHOWN]} and "
             f"{_ids(facts.tokenizer, text)[:_SHOWN]}",
-            "take the tokenizer of the checkpoint's own revision (leave --tokenizer out)",
+            _FIX,
         )
+    elif moved := _moved(facts.tokenizer, facts.target_tokenizer):
+        token, (own, other) = next(iter(moved.items()))
+        yield wrong(
+            "tokenizer",
+            f"{len(moved)} tokens have other ids in the engine's tokenizer than in the checkpoint's: {token[:40]!r} is "
+            f"{other} and {own}",
+            _FIX,
+        )
+
+
+def _moved(own: Any, other: Any) -> dict[str, tuple[int, int]]:
+    """Tokens that both have under different ids -> the ids. No text at hand may use them; a later one will."""
+    known = own.get_vocab()
+    return {token: (known[token], id_) for token, id_ in other.get_vocab().items() if known.get(token, id_) != id_}
 
 
 def _ids(tokenizer: object, text: str) -> list[int]:
