@@ -49,6 +49,9 @@ from tasks.prompt_analysis import goldens_task, obtain_analysis
 from tasks.report import report_task
 from tasks.task_analysis import obtain_task_status
 
+#: flows whose results say themselves what could not be measured, or was refused: flow -> its stage
+_SPEAKING = {device_prompt.name: "prompt_analysis", device_modules.name: "module_validation"}
+
 
 @flow(
     name="accuracy-debugger",
@@ -163,21 +166,19 @@ def _on_device(run: Run, stage: Any, placement: Placement) -> None:
         raise failure
     if end.kind is StateType.COMPLETED or end.name == "AccuracyFailed":
         return
+    speaks = _SPEAKING.get(stage.name)
+    if end.name in ("NotMeasured", "ConfigurationFailed") and speaks is not None and _is_done(run, speaks):
+        return
     if end.name == "NotMeasured":
-        left = {device_prompt.name: earlier_analysis, device_modules.name: earlier_modules}.get(stage.name)
-        if left is not None and left(run) is not None:
-            return  # it did run, and says itself what it could not measure
         raise NotMeasuredError(end.message)
-    if end.name == "ConfigurationFailed" and stage.name == device_prompt.name and _is_done(run, "prompt_analysis"):
-        return  # of a plugin that was refused; the others were heard
     raise _broken(stage.name, end)
 
 
 def _is_done(run: Run, stage: str) -> bool:
-    """Whether this run's `stage` came to its end: its record of an earlier run was taken away when this one began."""
+    """Whether this run's `stage` has its results: its record of an earlier run was taken away when this one began."""
     with synchronised(run.parameters.output_dir):
         path = run.run_dir.stages / f"{stage}.json"
-    return path.exists() and run.run_dir.read(path, StageRecord).status == "done"
+    return path.exists() and run.run_dir.read(path, StageRecord).status in ("done", "cached")
 
 
 def _broken(stage: str, end: StageEnd) -> InfrastructureError:

@@ -14,7 +14,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, Running, Sched
 
 from accuracy_core.errors import ConfigurationError, EngineDiedError, InfrastructureError, NotMeasuredError
 from accuracy_core.pipeline.handover import leave_failure
-from accuracy_core.schemas import RunDir, RunParameters, StageRecord
+from accuracy_core.schemas import PromptAnalysisStatus, RunDir, RunParameters, StageRecord
 from flows import accuracy_debugger as main_flow
 from flows import dispatch
 from flows.dispatch import StageEnd, Target
@@ -194,18 +194,23 @@ def test_what_a_child_raised_is_raised_in_the_parent(on_device, error):
     assert str(caught.value) == str(error)
 
 
-def test_a_plugin_that_was_refused_is_no_crash_of_its_stage(tmp_path, monkeypatch):
-    """The analysis is there and says so itself; without one the stage did not come to its end."""
+@pytest.mark.parametrize(
+    ("name", "kind"), [("ConfigurationFailed", InfrastructureError), ("NotMeasured", NotMeasuredError)]
+)
+@pytest.mark.parametrize("status", ["done", "cached"])
+def test_a_stage_that_has_results_speaks_for_itself(tmp_path, monkeypatch, name, kind, status):
+    """A plugin that was refused is no crash of its stage. Files of an earlier run are no results of this one."""
     run_dir = RunDir.at(tmp_path).create()
+    run_dir.write(run_dir.prompt_analysis_json, PromptAnalysisStatus())
     parameters = RunParameters(output_dir=str(tmp_path))
     run = SimpleNamespace(run_dir=run_dir, location=str(tmp_path), parameters=parameters)
     stage = SimpleNamespace(name="device-prompt")
-    end = StageEnd.of(Failed(name="ConfigurationFailed", message="unknown engine argument"), "run-1")
+    end = StageEnd.of(Failed(name=name, message="unknown engine argument"), "run-1")
     monkeypatch.setattr(main_flow, "run_stage", lambda *arguments, **options: end)
-    with pytest.raises(InfrastructureError, match="unknown engine argument"):
+    with pytest.raises(kind, match="unknown engine argument"):
         main_flow._on_device(run, stage, Placement())
     record = {"stage": "prompt_analysis", "inputs_hash": "h", "started": datetime.now(UTC), "duration_s": 1}
-    run_dir.write(run_dir.stages / "prompt_analysis.json", StageRecord.model_validate(record))
+    run_dir.write(run_dir.stages / "prompt_analysis.json", StageRecord.model_validate({**record, "status": status}))
     main_flow._on_device(run, stage, Placement())
 
 
