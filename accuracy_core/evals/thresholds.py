@@ -99,6 +99,12 @@ def require_possible(key: str, rule: Rule, proportions: Collection[str]) -> None
                 f"threshold {key!r}: {name}{number:g} is impossible, {metric} lies between 0 and 1",
                 fix=percent if 1 < number <= 100 else "use a number from 0 to 1",
             )
+    limit = rule.limit(True, None)  # a proportion that counts hits is the better the higher
+    if limit < 0:
+        raise ConfigurationError(
+            f"threshold {key!r}: mean - n_sigma * std is {limit:g}, which every {metric} meets",
+            fix="use a smaller n_sigma, or measure the standard deviation on more documents",
+        )
 
 
 def meets(value: float, limit: float, higher_is_better: bool) -> bool:

@@ -80,6 +80,7 @@ def test_malformed(value: object) -> None:
         ("acc,none", 4100, "use a number from 0 to 1"),
         ("acc,none", {"mean": 84, "std": 0.02}, "mean 84 is impossible"),
         ("acc,none", {"mean": 0.84, "std": 2}, r"std 2 is impossible.*\n.*write 0\.02$"),
+        ("acc,none", {"mean": 0.4, "std": 0.3}, r"is -0\.2, which every acc meets"),
     ],
 )  # fmt: skip
 def test_what_no_proportion_can_be_is_refused(key: str, value: object, words: str) -> None:
@@ -90,7 +91,8 @@ def test_what_no_proportion_can_be_is_refused(key: str, value: object, words: st
 @pytest.mark.parametrize(
     ("key", "value"),
     [("acc,none", 0), ("acc,none", 1), ("t/bleu,none", 41), ("word_perplexity,none", 12.5), ("squadv2/f1,none", 80),
-     ("acc/bleu,none", 41), ("acc,none", {"min_of_reference": 1.02})],
+     ("acc/bleu,none", 41), ("acc,none", {"min_of_reference": 1.02}), ("acc,none", {"mean": 0.5, "std": 0.25}),
+     ("t/bleu,none", {"mean": 4, "std": 3})],
 )  # fmt: skip
 def test_what_some_score_can_be_is_not(key: str, value: object) -> None:
     parse_rule(key, value)
