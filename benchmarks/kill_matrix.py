@@ -34,8 +34,9 @@ VICTIMS = ("flow", "worker", "supervisor", "engine")
 SIGNALS = ("TERM", "KILL")
 STAGES = ("eval", "prompt")
 PROMPT = "Q: 1+1\nA:"
-#: what a log holds once the engine is at work
-AT_WORK = {"eval": ("eval_results/server.log", b"POST"), "prompt": ("prompt_analysis/engine.log", b"")}
+#: what a log holds once the engine is at work; of vLLM's replay it holds nothing that could be waited for
+AT_WORK = {"eval": ("eval_results/server.log", b"POST"), "prompt": ("prompt_analysis/engine.log", b"replay")}
+AT_WORK_REAL = {**AT_WORK, "prompt": ("prompt_analysis/engine.log", b"")}
 START_TIMEOUT_S = 240.0
 OVER_POLL_S = 3.0
 GONE_TIMEOUT_S = 30.0
@@ -121,7 +122,7 @@ class Lane:
         }
         began = time.monotonic()
         run_id = self.fleet.create(f"{self.flows}-{stage}/{self.host.pool}", parameters=parameters)
-        path, words = AT_WORK[stage]
+        path, words = (AT_WORK if "python" in self.engine else AT_WORK_REAL)[stage]
 
         def at_work() -> bool:
             log = folder / path

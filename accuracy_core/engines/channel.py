@@ -13,6 +13,8 @@ from accuracy_core.errors import EngineDiedError
 
 _READ_BYTES = 1 << 16
 _EXIT_TIMEOUT_S = 2.0
+#: how often a silent engine's supervisor is looked at
+_LOOK_S = 0.5
 
 
 class ChannelClosed(Exception):
@@ -43,12 +45,21 @@ class Channel:
             raise ChannelClosed(self._process.wait(_EXIT_TIMEOUT_S)) from None
 
     def receive(self, timeout_s: float) -> dict[str, Any]:
-        """The next message. Raises ChannelClosed at end of file, TimeoutError after `timeout_s`."""
+        """The next message. Raises ChannelClosed at end of file, TimeoutError after `timeout_s`.
+
+        ChannelClosed also when the supervisor is gone and nothing is left to read: a process that the engine started
+        may have inherited the other end, and there would never be an end of file.
+        """
         deadline = time.monotonic() + timeout_s
         while b"\n" not in self._buffer:
+            gone = self._process.poll()  # asked before the pipe: what was written before the end is read
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self._out], [], [], left)[0]:
-                raise TimeoutError(f"no answer within {timeout_s:.0f} s")
+            if not select.select([self._out], [], [], max(0.0, min(left, _LOOK_S)))[0]:
+                if gone is not None:
+                    raise ChannelClosed(gone)
+                if left <= 0:
+                    raise TimeoutError(f"no answer within {timeout_s:.0f} s")
+                continue
             part = os.read(self._out, _READ_BYTES)
             if not part:
                 raise ChannelClosed(self._process.wait(_EXIT_TIMEOUT_S))

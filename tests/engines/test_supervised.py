@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from accuracy_core.engines import processes
+from accuracy_core.engines.channel import Channel, ChannelClosed
 from accuracy_core.engines.cores import cores_free
 from accuracy_core.engines.supervised import SupervisedProcess, start_supervised, supervised_process
 from accuracy_core.errors import EngineStartError
@@ -48,6 +49,31 @@ def test_stop_ends_the_whole_tree(code: str) -> None:
     process.stop()
     assert process.alive() == []
     process.stop()  # may be called again
+
+
+def test_a_killed_supervisor_is_noticed_though_a_grandchild_holds_the_engines_pipe() -> None:
+    """There is no end of file then: whoever waits for an answer would wait for the request's whole time-out."""
+    process = start(POLITE)
+    process.supervisor.kill()
+    with pytest.raises(ChannelClosed) as closed:
+        Channel(process).receive(60)
+    assert closed.value.code == 128 + signal.SIGKILL
+    assert len(process.alive()) == 1, "the grandchild, which has left the engine's session"
+    process.stop()
+    assert process.alive() == []
+
+
+def test_what_an_engine_wrote_before_its_end_is_read() -> None:
+    code = """import sys; print('{"event": "ready"}', flush=True); sys.exit(3)"""
+    process = start_supervised(
+        [sys.executable, "-c", code], env=dict(os.environ), log=subprocess.DEVNULL, grace_s=1, pipes=True
+    )
+    process.supervisor.wait()
+    channel = Channel(process)
+    assert channel.receive(60) == {"event": "ready"}
+    with pytest.raises(ChannelClosed):
+        channel.receive(60)
+    process.stop()
 
 
 def test_leaving_the_block_ends_the_tree_even_on_an_error() -> None:
