@@ -5,8 +5,7 @@ The public names below load what they need when they are first used: `import acc
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from accuracy_core.lazy import lazy_names
 
 _HOME = {
     "DEFAULT_TOLERANCE_MAP": "accuracy_core.numerics",
@@ -42,14 +41,4 @@ _HOME = {
 
 __all__ = sorted(_HOME)
 
-
-def __getattr__(name: str) -> Any:
-    try:
-        home = _HOME[name]
-    except KeyError:
-        raise AttributeError(f"module 'accuracy_core' has no attribute {name!r}") from None
-    return getattr(import_module(home), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from accuracy_core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from accuracy_core.calibration.document import Calibration as Calibration
@@ -20,20 +21,12 @@ if TYPE_CHECKING:
 
 #: public name -> module; loaded when used, for most of them need torch
 _HOME = {
-    "Calibration": "document", "CalibrationOrder": "order", "CalibrationTarget": "use", "Inputs": "material",
-    "Limits": "use", "Source": "material", "Subject": "measurement", "calibrate": "measurement", "load_limits": "use",
-    "read_calibration": "use", "resolve_order": "subject",
+    "Calibration": ".document", "CalibrationOrder": ".order", "CalibrationTarget": ".use", "Inputs": ".material",
+    "Limits": ".use", "Source": ".material", "Subject": ".measurement", "calibrate": ".measurement",
+    "load_limits": ".use", "read_calibration": ".use", "resolve_order": ".subject",
 }  # fmt: skip
 
 __all__ = ["Calibration", "CalibrationOrder", "CalibrationTarget", "Inputs", "Limits", "Source", "Subject", "calibrate",
            "load_limits", "read_calibration", "resolve_order"]  # fmt: skip
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from accuracy_core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from accuracy_core.goldens.cached import get_cached_reference_goldens as get_cached_reference_goldens
@@ -21,16 +22,16 @@ if TYPE_CHECKING:
 
 #: public name -> module; loaded when used, for a process that only orders goldens needs no torch
 _HOME = {
-    "Goldens": "mapping",
-    "ModelLoader": "reference_model",
-    "ReferenceGoldens": "mapping",
-    "cache_directory": "location",
-    "generate_three_way_reference_logits": "reference",
-    "get_cached_reference_goldens": "cached",
-    "get_or_compute_goldens": "store",
-    "get_or_compute_many": "store",
-    "golden_key": "key",
-    "load_reference_model": "reference_model",
+    "Goldens": ".mapping",
+    "ModelLoader": ".reference_model",
+    "ReferenceGoldens": ".mapping",
+    "cache_directory": ".location",
+    "generate_three_way_reference_logits": ".reference",
+    "get_cached_reference_goldens": ".cached",
+    "get_or_compute_goldens": ".store",
+    "get_or_compute_many": ".store",
+    "golden_key": ".key",
+    "load_reference_model": ".reference_model",
 }
 
 __all__ = [
@@ -46,12 +47,4 @@ __all__ = [
     "load_reference_model",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+__getattr__, __dir__ = lazy_names(__name__, _HOME)
